@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(error, KeyboardInterrupt) and modules[args.subcommand].COMMAND.resumes:
             print("the same command continues where this one stopped", file=sys.stderr)
+        # Without a name it was standard output, such as a closed pipe.
         if isinstance(error, OSError) and error.filename is None:
             discard_output()
         return reported
@@ -81,7 +82,6 @@ def _by_group(modules: dict[str, Any]) -> str:
 
 def _similar(name: str, names: Any) -> str:
     """A question that names what was perhaps meant; empty if nothing is similar."""
-
     similar = get_close_matches(name, names, n=1)
     return f": did you mean {similar[0]}?" if similar else ""
 

@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.use.exported import CHECKPOINT, Exported

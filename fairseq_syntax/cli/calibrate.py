@@ -89,7 +89,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     """Parses of the gold words, with the gold sentence boundaries."""
-
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
     numbers = [line.line_number for line in gold for _ in line.sentences]
     parses: list[SentenceParse] = []
@@ -114,7 +113,6 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
 
     None for marginals over trees, which have none, and for control parses, whose probabilities are no parser's.
     """
-
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
     recorded = {
         name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))
@@ -157,7 +155,6 @@ def _report(sample: Sample, bins: int, temperatures: tuple[float, float] | None)
 
 
 def _tables(report: dict) -> Iterator[Table]:
-
     rows = []
     for name, title in (("head", "best head"), ("arc", "best head and label")):
         shares = [number(100 * report[name][key]) for key in ("accuracy", "confidence", "ece")]

@@ -54,6 +54,7 @@ class _Help(argparse.HelpFormatter):
         return "N" if is_number else super()._get_default_metavar_for_optional(action)
 
     def _expand_help(self, action: argparse.Action) -> str:
+        # A default that the help text says itself joins the range, in one pair of brackets.
         text, _, written = super()._expand_help(action).partition("(default: ")
         facts = [str(action.type)] if isinstance(action.type, Range) else []
         if written:

@@ -94,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
 
@@ -135,7 +134,8 @@ def main(args: argparse.Namespace) -> int:
     if args.write_scores:
         make_folder(args.write_scores)
     scores: dict[str, list[float]] = {}
-    for name, values in chain(_force(args, contrast, sets, models) if models else (), of_files):
+    of_models = _forced_scores(args, contrast, sets, models) if models else ()
+    for name, values in chain(of_models, of_files):
         scores[name] = values
         if args.write_scores:  # at once: what fails after it does not cost them
             with atomic_open(targets[name]) as file:
@@ -155,7 +155,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
-
+    """The scores of a file, one for each of the rows, the higher the better."""
     scores = []
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -170,7 +170,7 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
     return scores
 
 
-def _force(
+def _forced_scores(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
     """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
@@ -208,7 +208,7 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
-
+    """The parses of the sets' sources, in turn, each checked to be that of its source."""
     parses: list[ParsedLine] = []
     for path, contrast in zip(paths, sets):
         for line, source in zip(read_conllu(path, n_lines=len(contrast.sources)), contrast.sources):

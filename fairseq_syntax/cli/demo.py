@@ -33,7 +33,6 @@ def toy_folder() -> Path:
     Raises:
         SyntaxDataError: in neither
     """
-
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "toy", package.parent / "examples" / "toy"):
         if (folder / "toy.yaml").exists():
@@ -48,11 +47,11 @@ def main(args: argparse.Namespace) -> int:
     workers = ["--workers", str(args.workers)] if args.workers else []
     status = command(["run", recipe, "--output", args.output, "--only", *SYSTEMS, "--seeds", "1", *workers])
     if not status:
-        print(_said(Path(args.output)))
+        print(_comparison(Path(args.output)))
     return status
 
 
-def _said(folder: Path) -> str:
+def _comparison(folder: Path) -> str:
     """The first ambiguous sentence that the models translate differently, and a command to go on with."""
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 

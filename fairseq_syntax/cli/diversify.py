@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table, training_bigrams
     from fairseq_syntax.lab.scoring.metrics import Scorer

@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-
     from fairseq_syntax.data.inventory import label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
     from fairseq_syntax.data.tokens import make_dictionary

@@ -186,7 +186,6 @@ def add_report(parser: Any) -> None:
 
 def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
     """Print tables, and write the report as JSON where that is asked for; False where it is printed in their place."""
-
     if args.json == "-":
         print(json.dumps(report, indent=1, ensure_ascii=False))
         return False
@@ -244,13 +243,11 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def opened(path: str) -> AbstractContextManager[IO[str]]:
     """A file that is written whole or not at all; ``-`` is stdout."""
-
     return nullcontext(sys.stdout) if path == "-" else atomic_open(path)
 
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
     """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
-
     command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --output DIR {how}"
     return command if is_conllu(parse) else ""
 
@@ -262,7 +259,6 @@ def is_stream(path: str) -> bool:
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:
     """The lines of a text, or the parses of a ``.conllu`` file, either with ``.gz``; ``-`` is text on stdin."""
-
     if path == "-":
         return read_stdin()
     return read_conllu(path) if is_conllu(path) else read_lines(path)

@@ -121,7 +121,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
-
     names = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in names} | more
     if getattr(args, "pretokenized", False):
@@ -132,7 +131,6 @@ def parser_options(args: argparse.Namespace, **more):
 
 
 def main(args: argparse.Namespace) -> int:
-
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
     from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
 
@@ -166,6 +164,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)
+        # Processes of this machine are in the job already.
         parsed = parse_corpus(plan, None if isinstance(workers, int) else workers)
     if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"

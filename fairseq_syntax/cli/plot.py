@@ -122,7 +122,7 @@ def _curves(args):
     from fairseq_syntax.lab.figures.plot import training_curves
     from fairseq_syntax.lab.scoring.logs import read_curves
 
-    runs = {name: read_curves(path) for name, path in _of_names(args, args.logs).items()}
+    runs = {name: read_curves(path) for name, path in _named_files(args, args.logs).items()}
     return training_curves(runs, args.metrics or ["loss"], args.since)
 
 
@@ -130,7 +130,7 @@ def _reliability(args):
     from fairseq_syntax.lab.figures.plot import reliability_diagram
 
     curves = {}
-    for name, path in _of_names(args, args.files).items():
+    for name, path in _named_files(args, args.files).items():
         for curve, bins in _part(path, "curves", "calibrate --json").items():
             curves[curve if len(args.files) == 1 else f"{name}: {curve}"] = bins
     return reliability_diagram(curves)
@@ -152,9 +152,8 @@ def _part(path: str, key: str, how: str) -> Any:
     return part
 
 
-def _of_names(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:
+def _named_files(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:
     """Files by their names, of which no two may be alike."""
-
     named = file_by_name(texts)
     check_output(args.output, *named.values())
     return named

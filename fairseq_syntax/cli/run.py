@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="also save the results in the recipe's `kept` file")
 
 
-def _translate(work: Work) -> str:
+def _translate_command(work: Work) -> str:
     """The command that translates raw text with the last system of the recipe that was trained here, if any can."""
     source = work.plan.recipe.parse.source
     checkpoints = [work.plan.checkpoint(run) for run in work.chosen]
@@ -84,7 +84,8 @@ def _translate(work: Work) -> str:
         return ""
     words = ["fairseq-syntax", "translate", trained[-1], "--input", "FILE"]
     if source is not None and source.models is not None:
-        words += ["--model-dir", os.path.relpath(work.plan.place(source.models))]
+        models = work.plan.place(source.models)
+        words += ["--model-dir", min(str(models), os.path.relpath(models), key=len)]
     return shlex.join(words)
 
 
@@ -142,5 +143,5 @@ def main(args: argparse.Namespace) -> int:
         if args.keep:
             finished(work.keep(results), "the results that are kept")
         finished(markdown, "the report")
-        finished(page, "the same, for a browser", _translate(work))
+        finished(page, "the same, for a browser", _translate_command(work))
     return 1 if failed else 0

@@ -79,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
     from fairseq_syntax.lab.scoring.shares import shares

@@ -71,7 +71,6 @@ def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
 
 def main(args: argparse.Namespace) -> int:
     """Translate; 1 if there are lines that could not be."""
-
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.use.base import cut_short
     from fairseq_syntax.use.translator import Translator

@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-
     from fairseq_syntax.use.loading import load_models
     from fairseq_syntax.use.parent_head import ParentHeadParser
 
@@ -77,14 +76,18 @@ def main(args: argparse.Namespace) -> int:
         refuse(args, add_arguments, of_raw_text, f"the tokens of {args.input} are taken")
     if not args.distributions:
         refuse(args, add_arguments, ["min_prob"], "only applies with --distributions", "give both")
+    # Without lisa_gold, which would have the head attend to given parents.
     (model,), _, task = load_models([args.model], args.data, device=args.device, lisa_gold=False)
     lang = args.lang or task.cfg.source_lang
+    # A parser cuts sentences of more than max_words; the model encodes a line as a whole.
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
     parser = ParentHeadParser(options, model, task, args.system)
     sentences: Iterable[Any] = read_sentences(args.input)
     if is_stream(args.input):  # which can be read once only
         sentences = list(sentences)
-    n_lines = sum(1 for _ in (sentences if is_stream(args.input) else read_sentences(args.input)))
+        n_lines = len(sentences)
+    else:
+        n_lines = sum(1 for _ in read_sentences(args.input))
     words = lines = 0
     with opened(args.output) as output:
         output.write(title(n_lines))

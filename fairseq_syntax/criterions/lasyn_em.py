@@ -75,7 +75,7 @@ class LaSynEMCriterion(FairseqCriterion):
         check_options(LaSynEMConfig, {**named, "label_smoothing": label_smoothing})
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self._em_steps = em_steps
-        self._checked: LaSynDecoder | None = None
+        self._checked: LaSynDecoder | None = None  # whose tags were compared with the data's
         self.observed_updates = observed_updates
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
@@ -101,6 +101,7 @@ class LaSynEMCriterion(FairseqCriterion):
             log_prior,
             words,
             self.smoothing,
+            # UNKNOWN is em_loss's sign of a value that is not observed, too.
             observed=tags if self.training and decoder.num_updates < self.observed_updates else None,
         )
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
@@ -139,7 +140,8 @@ class LaSynEMCriterion(FairseqCriterion):
                 hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
             )
         tags = decoder.target_values(sample["target"], syntax)
-        # Of the first batch only: the host waits for the device.
+        # Of the first batch only: the host waits for the device. Value 0 is </s>, and empty lines
+        # have no tag.
         if first and self.training and not tags.gt(0).any() and unpack(syntax).pieces.numel():
             raise SyntaxDataError(
                 f"no word of the first batch has a {str(decoder.tags).upper()} tag",
@@ -150,7 +152,6 @@ class LaSynEMCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Sum over workers and batches."""
-
         sums = sums_on_host(logging_outputs)
         size, tokens = sums["sample_size"], sums["ntokens"]
         metrics.log_scalar("loss", sums["loss"] / size / math.log(2), size, round=3)

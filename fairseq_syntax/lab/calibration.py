@@ -47,6 +47,7 @@ class Choices:
     def at(self, temperature: float) -> Choices:
         """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalised."""
         scaled = np.exp(np.log(np.maximum(self.p, _LEAST)) / temperature)
+        # Normalised to the mass that is kept: what the parser's threshold has left out stays out.
         total = np.bincount(self.owner, scaled, self.n)
         mass = np.bincount(self.owner, self.p, self.n)
         return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
@@ -54,6 +55,7 @@ class Choices:
     def best(self) -> tuple[Floats, NDArray[np.bool_]]:
         """The largest probability of each distribution [n], and whether that choice is correct [n]."""
         order = np.lexsort((self.p, self.owner))
+        # Sorted by owner, then by p: where an owner's run ends is its largest.
         last = np.flatnonzero(np.diff(self.owner[order], append=-1))
         confidence, correct = np.zeros(self.n), np.zeros(self.n, dtype=bool)
         top = order[last]
@@ -68,7 +70,7 @@ class Choices:
     def part(self, which: NDArray[np.bool_]) -> Choices:
         """The distributions selected by a mask [n]."""
         kept = which[self.owner]
-        number = np.cumsum(which) - 1
+        number = np.cumsum(which) - 1  # of each distribution, among those that stay
         return Choices(int(which.sum()), number[self.owner[kept]], self.p[kept], self.right[kept])
 
 
@@ -135,6 +137,7 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
 
 def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean probability, accuracy, count) of each non-empty bin of equal width; arguments are [n]."""
+    # A probability of 1 belongs to the last bin, and would be alone in one more.
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     return [
         (float(confidence[index == b].mean()), float(correct[index == b].mean()), int((index == b).sum()))

@@ -41,6 +41,7 @@ def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]
             words but its head are below the one word drawn
     """
     for count in range(wanted, 0, -1):
+        # Whether there is such a tree depends on the words: others may have one.
         for _ in range(20):
             changed = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
             if changed is not None:
@@ -55,6 +56,7 @@ def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) ->
     a tree at n words about one in n is a tree, so that none in 100 n means that there is none.
     """
     n = len(heads)
+    # There is one root, so another word becomes it only where the old one gets a head.
     root_is_drawn = any(heads[word] == word for word in drawn)
     choices = {word: [at for at in range(n) if at != heads[word] and (at != word or root_is_drawn)] for word in drawn}
     if not all(choices.values()):
@@ -90,7 +92,7 @@ def random_tree(n: int, rng: Random) -> list[int]:
         to_come[word] -= 1
         if not to_come[word]:
             heapq.heappush(leaves, word)
-    join(*leaves)
+    join(*leaves)  # two are left
     heads = [-1] * n
     root = rng.randrange(n)
     heads[root] = root
@@ -123,11 +125,13 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
         level += 2 if is_node else -1
         if level < lowest:
             starts, lowest = [starts[-1], place], level
+    # Behind the last step is before the first one.
     start = starts[rng.randrange(2)] % len(code)
     preorder = iter(code[start:] + code[:start])
     heads: list[int] = [-1] * n
     order: list[int] = []  # the nodes, in the order of their words
     governor: list[int] = [-1]  # of each node; node 0 is the root
+    # Taken from the end: the forest to the left, the word, the forest to the right.
     todo: list[tuple[bool, int]] = [(True, 0), (False, 0), (True, 0)]  # a forest below a node, or the word of a node
     while todo:
         forest, of = todo.pop()
@@ -136,9 +140,11 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
         elif next(preorder):
             node = len(governor)
             governor.append(of)
+            # The node's own three, and then the trees that follow it in the forest.
             todo += [(True, of), (True, node), (False, node), (True, node)]
     word_of = {at: word for word, at in enumerate(order)}
     for at, above in enumerate(governor):
+        # Node 0, whose governor is -1, is its own head.
         heads[word_of[at]] = word_of[max(above, 0)]
     return heads
 
@@ -147,6 +153,6 @@ def sattolo(items: Sequence[tuple[int, int]], rng: Random) -> list[tuple[int, in
     """The items in a uniformly random cyclic permutation, which leaves none in its place (Sattolo 1986)."""
     items = list(items)
     for last in range(len(items) - 1, 0, -1):
-        other = rng.randrange(last)
+        other = rng.randrange(last)  # never itself: so the permutation is one cycle
         items[last], items[other] = items[other], items[last]
     return items

@@ -148,6 +148,7 @@ class Control:
         return hedged(with_heads(sentence, heads), self.wrong_arcs)
 
     def _random(self, name: str, number: int) -> Random:
+        # Seeded by a text, which Python digests alike in every process.
         return Random(f"{name} {self.seed} {number}")
 
     def _shuffled(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
@@ -162,6 +163,7 @@ class Control:
             shuffled = [list(sentences) for sentences in trees]
             for same in places.values():
                 if len(same) == 1:
+                    # Its own tree would be no control: it gets a random one.
                     at, which = same[0]
                     self.report.without_partner += 1
                     alone = trees[at][which]
@@ -215,10 +217,12 @@ def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
 
 def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
     """The sentence with other heads: labels and probabilities stay, except that the old and new root swap theirs."""
+    # The label `root` and its distribution belong to whichever word is the root.
     before, after = root_of(sentence.heads), root_of(heads)
     source = list(range(len(heads)))  # whose label and distribution a word has
     source[before], source[after] = after, before
     arcs = sentence.arcs and [
+        # A sum of probabilities may exceed 1 by rounding, which readers of a parse refuse.
         [(head, label, min(p, 1.0)) for label, p in label_masses(sentence.arcs[word]).items()]
         for head, word in zip(heads, source)
     ]

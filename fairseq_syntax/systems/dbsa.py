@@ -61,6 +61,7 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         word = syntax.real & (syntax.first_piece == syntax.column)
         return Targets(link(syntax), ~syntax.padding, word, word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
+    # `</s>` and padding, of no word, count as their own last pieces, and so attach to themselves.
     last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))
     is_last = last_of_word == syntax.column
     word = syntax.real & is_last
@@ -75,6 +76,7 @@ def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         chain: the paper's rule for subwords
     """
     parent, _, word, _ = source_targets(syntax, chain)
+    # One column to the right. What falls off at the end is `</s>` or padding, never a piece.
     parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, syntax.real, word))
     later = parent > syntax.column
     return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
@@ -150,7 +152,7 @@ class BiaffineHead(HeadSystem):
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
         """Cross entropy of each supervised row towards what it attaches to, summed over rows."""
         targets, hidden = self.targets(step.parse)
-        hidden = hidden | step.padding[:, None, :]
+        hidden = hidden | step.padding[:, None, :]  # [B, T, T]
         nll = attachment_nll(scores, targets.parent, targets.real, hidden)
         counts = None
         if not self.training:
@@ -181,7 +183,7 @@ class DecoderDbsa(BiaffineHead, DecoderSystem):
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
         length = syntax.size[1]
         future = torch.ones(length, length, dtype=torch.bool, device=syntax.real.device).triu(1)
-        return target_targets(syntax, self.chain), future[None]
+        return target_targets(syntax, self.chain), future[None]  # [1, T, T], True on later keys
 
 
 register_presets("dbsa_transformer", encoder_syntax="dbsa", decoder_syntax="dbsa")

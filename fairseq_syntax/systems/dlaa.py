@@ -38,9 +38,11 @@ class BlockMemory(PositionMemory):
     """The words of a batch of B sentences, of which the longest has W, and their dependency blocks.
 
     Attributes:
-        first: [N] int64, for each row of the decoder the place of its sentence's first word in :attr:`blocks`
-        blocks: [B · W, R · W], for each word the −inf outside and 0 inside the R blocks that are read where the decoder
-            stands there
+        first: [N] int64, the row of :attr:`blocks` that belongs to the first word of each decoder
+            row's sentence
+        blocks: [B · W, R · W], for each word what is added to the scores of its sentence's words
+            when the decoder stands there: 0 inside its block and −inf outside. R is 1, or 2 for
+            ``interpolate``: behind a word's block comes that of the next word
         syntax: of the batch
     """
 
@@ -96,10 +98,13 @@ class BlockAttention(GuidedAttention):
             states = states + 0 * self.position.score.weight.sum().type_as(states)
         last = (length - 1).clamp(min=0)  # [B]
         place = torch.arange(W, device=length.device)
-        # A sentence without words has one place, whose state is zero.
+        # A sentence without words has one place, whose state is zero: a softmax over none is NaN.
+        # The span is S − 1, and not Equation 8's S, which is no word.
         words = self.remember_positions(states, place > last[:, None], last.float())
         members, present = line_relatives(syntax, self.block_size, RELATIONS)  # [B, W, K] each
+        # Words have themselves first. Other places get word 0: a row of −inf alone would be NaN.
         present[:, :, 0] = True
+        # Absent members are written into a column W, which is cut off.
         blocks = torch.full((B, W, W + 1), float("-inf"), device=length.device, dtype=states.dtype)
         blocks = blocks.scatter(2, members.masked_fill(~present, W), 0.0)[:, :, :W]
         if self.alignment == "interpolate":
@@ -113,9 +118,10 @@ class BlockAttention(GuidedAttention):
         word = where.long() if self.alignment == "interpolate" else where.round().long()  # [N]
         bias = F.embedding(memory.first + word, memory.blocks)  # [N, R W]
         if self.alignment == "interpolate":
-            bias = bias.view(len(hidden), 2, -1)  # of the words before and after the position
+            # [N, 2, W]: the blocks of the words before and after the position
+            bias = bias.view(len(hidden), 2, -1)
             in_blocks = F.softmax(keys.dots(hidden)[:, None] + bias, dim=2, dtype=torch.float32)  # [N, 2, W]
-            fraction = position - word
+            fraction = position - word  # [N]; through it the predictor gets its gradient
             return torch.bmm(torch.stack((1 - fraction, fraction), dim=1)[:, None], in_blocks).squeeze(1)
         scores = keys.dots(hidden, plus=bias)  # [N, W]
         if self.alignment == "hard":
@@ -125,7 +131,8 @@ class BlockAttention(GuidedAttention):
 
     def over_source(self, reads: list[Tensor], memory: BlockMemory) -> Tensor:
         weights = torch.stack(reads, dim=1)  # [N, T, W]
-        return words_to_pieces(weights, memory.syntax, memory.first // weights.size(2))
+        sentence = memory.first // weights.size(2)  # each has W rows of blocks
+        return words_to_pieces(weights, memory.syntax, sentence)
 
 
 @register_lstm("dlaa_lstm")

@@ -50,6 +50,7 @@ class GraphConvolution(nn.Module):
     def __init__(self, size: int, num_labels: int, gates: bool = True, edge_dropout: float = 0.0) -> None:
         super().__init__()
         self.edge_dropout = edge_dropout
+        # The labels have the biases of edges; a loop has no label.
         self.upward, self.downward, self.loop = (nn.Linear(size, size, bias=i == 2) for i in range(3))
         self.label_bias = nn.Embedding(num_labels, 2 * size)
         self.gate = nn.Linear(size, 3) if gates else None
@@ -76,6 +77,7 @@ class GraphConvolution(nn.Module):
         up = self.upward(h) + bias_up  # from each word to its head
         down = self.downward(h)[parent] + bias_down  # to each word from its head
         loop = self.loop(h)
+        # [W, 2], up and down: 0 on roots, which have no edge. Dropout draws for each element.
         edges = (parent != torch.arange(parent.numel(), device=parent.device))[:, None].to(up.dtype).expand(-1, 2)
         weight_up, weight_down = F.dropout(edges, self.edge_dropout, self.training).split(1, dim=1)
         if self.gate is not None and self.label_gate is not None:
@@ -122,7 +124,7 @@ class SyntacticGCN(nn.Module):
     def forward(self, x: Tensor, syntax: SyntaxBatch) -> Tensor:
         """[S, B, C] to [S, B, C]; ``syntax`` has the columns of ``x``."""
         if self.word_state == "mean":
-            h = word_means(x, syntax)[:-1]
+            h = word_means(x, syntax)[:-1]  # without its row for no word
         else:
             h = x[syntax.word_start, syntax.batch_of_word]
         added = torch.zeros_like(h)

@@ -92,6 +92,7 @@ class LddTerm(ScoreTerm):
         B, H, T = factors.size
         self._factors, self._replace = factors, replace
         self.without_dropout = form == "linear"
+        # The dense form's cost grows with the scores, the linear one's with the entries.
         dense = len(factors.factor) * thresholds(factors.factor.device).scores_per_entry > B * H * T * T
         self._linear = form == "linear" or (form == "auto" and not dense)
 
@@ -127,7 +128,8 @@ class UniformTerm(ScoreTerm):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self._dense:
             return None
-        real = self._real[:, None, :, None]
+        # One factor for a row of scores scales its query; a zero query or key has scores of 0.
+        real = self._real[:, None, :, None]  # [B, 1, T, 1]
         q = q * (real * self._point[:, None, None, None]).to(q.dtype)
         return plain_attention(q, k * real, v, key_padding_mask)
 
@@ -157,12 +159,12 @@ class LddConfig(SystemConfig):
 
 @register_encoder_system("ldd")
 class Ldd(EncoderSystem):
-    """The first encoder layer, or others, with dependency distributions, in the six variants of Table 1,
-    where UUDD is called UDD, and in the UDD of section 3.1.
+    """Dependency distributions in the first encoder layer or others, with a head per label group.
 
-    The variants are LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDD
-    (labels summed out), UDP (1-best tree), ULDD (every point 1/(T·L)), UUDD (every point 1/T); T
-    counts pieces without ``</s>``. In all of them a layer has as many heads as there are label groups.
+    The variants are LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDP
+    (1-best tree), ULDD (every point 1/(T·L)) and UUDD (every point 1/T) of Table 1, where UUDD is
+    called UDD; and UDD, here that of section 3.1 (labels summed out). T is the number of pieces,
+    without ``</s>``.
 
     Args:
         options: variant and form
@@ -186,6 +188,7 @@ class Ldd(EncoderSystem):
         # The tree is what every batch with syntax has; uniform variants take only the lengths from it.
         needs = {"arcs"} if self.variant in ("LDD", "LDA", "UDD") else {"tree"}
         self.training_needs = self.inference_needs = frozenset(needs)
+        # Not in checkpoints: they have the labels and the groups that it is made of.
         self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
 
     @classmethod
@@ -227,7 +230,7 @@ class Ldd(EncoderSystem):
         if self.variant in UNIFORM:
             points = syntax.n_pieces.clamp(min=1) * (L if self.variant == "ULDD" else 1)
             return UniformTerm(1 / points, syntax.real, self.form)
-        factors = syntax.once(self, lambda: self._factors(syntax))
+        factors = syntax.once(self, lambda: self._factors(syntax))  # the same in all layers
         return LddTerm(factors, replace=self.variant == "LDA", form=self.form)
 
     def _factors(self, syntax: SyntaxBatch) -> SparseFactors:

@@ -50,7 +50,8 @@ class Biaffine(nn.Module):
         q, k = self.query(x.transpose(0, 1)), self.key(memory.transpose(0, 1))
         if not self.linear:
             q, k = F.relu(q), F.relu(k)
-        return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)
+        # [q; 1] U, without joining the 1 to q
+        return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)  # [B, T, S]
 
 
 class BiaffineTerm(ScoreTerm):
@@ -80,7 +81,7 @@ class GoldTerm(BiaffineTerm):
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         predicted = super().scores(scores, inputs)
-        # exp of this is 0 in float16 and bfloat16 too, and it is finite there
+        # Finite in float16 and bfloat16 too, and its exp is 0 there.
         gold = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
         return torch.where(self._real[:, None, :, None], gold[:, None], predicted)
 

@@ -33,8 +33,8 @@ class WindowMemory(PositionMemory):
     """The source tokens of a batch, [N, S].
 
     Attributes:
-        windows: [S, N, S], for each step up to the last column −inf outside of the window and 0 inside; None where the
-            position is predicted
+        windows: [S, N, S], for each target step, row and source column 0 inside the window and −inf
+            outside; None where the position is predicted
     """
 
     windows: Tensor | None
@@ -81,6 +81,7 @@ class WindowAttention(GuidedAttention):
     def remember(self, encoded: Encoded) -> WindowMemory:
         padding = encoded.padding.t()
         length = (~padding).sum(dim=1)
+        # Equation 8: positions are in [0, S], and the last token is S − 1.
         tokens = self.remember_positions(encoded.states.transpose(0, 1), padding, length.float())
         windows = None
         if self.position is None:
@@ -93,10 +94,12 @@ class WindowAttention(GuidedAttention):
     def weights(self, hidden: Tensor, position: Tensor | None, memory: WindowMemory, step: int) -> Tensor:
         if position is None:
             assert memory.windows is not None
-            window = memory.windows[min(step, len(memory.windows) - 1)]
+            # Beyond the longest source, each row's window stays at its last token.
+            window = memory.windows[min(step, len(memory.windows) - 1)]  # [N, S]
             return F.softmax(memory.keys.dots(hidden, plus=window), dim=1, dtype=torch.float32)
         factor, square = LogGaussian.apply(memory.place, position, self.sigma)
-        # 0 within the window and at least 1 outside: so the scores there become −1e30 without a mask and its gradient
+        # 0 within the window and at least 1 outside, where scores thus fall below −1e29: no mask is
+        # needed, here or in the gradient.
         outside = F.hardshrink(square, self.window**2)
         scores = memory.keys.dots(hidden, plus=memory.bias).sub(outside, alpha=1e30)
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()  # Luong's Equation 10

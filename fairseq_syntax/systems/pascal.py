@@ -123,7 +123,7 @@ class ParentTerm(ScoreTerm):
             score = score + distance if self._add else score * distance
             return score if padding is None else torch.where(padding[b, j], -math.inf, score)
 
-        return _flex_attention(q.is_cuda)(q, k, v, score_mod=scaled, scale=1.0)
+        return _flex_attention(q.is_cuda)(q, k, v, score_mod=scaled, scale=1.0)  # q has the 1/√d
 
 
 @lru_cache
@@ -131,6 +131,7 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
     """FlexAttention; only its compiled form avoids the T×T scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    # Dynamic: batches differ in length, and each new one would be compiled again.
     attend: Any = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
     return attend
 
@@ -179,6 +180,7 @@ class Pascal(EncoderSystem):
     def term(self, step: Step, layer: int) -> ParentTerm:
         syntax, options = step.parse, self.options
         heads, add, fused = options.pascal_heads, options.pascal_add, options.pascal_fused
+        # Both from the sentence's first piece, as one_hot wants them.
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]
         ignored = None

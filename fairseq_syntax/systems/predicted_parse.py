@@ -59,6 +59,7 @@ def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor)
     after = torch.cat((torch.ones_like(real[:, :1]), ~real[:, :-1] | ends[tokens[:, :-1]]), dim=1)
     begins = real & (starts[tokens] | after)
     column = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+    # The running maximum carries the column where a word begins on to its later pieces.
     first = column.masked_fill(real & ~begins, 0).cummax(dim=1).values
     pieces = torch.zeros_like(column).scatter_add_(1, first, torch.ones_like(column))
     return Words(real, first, begins, column + (pieces - 1).clamp(min=0) / 2)
@@ -74,14 +75,16 @@ def predicted_parents(scores: Tensor, words: Words) -> Tensor:
         [B, T, T] float32; rows of ``</s>`` and padding have 1 on themselves
     """
     itself = torch.eye(scores.size(1), dtype=torch.bool, device=scores.device)
+    # [B, T, T]; a root's own column is allowed, and any other row has one too: none is all −inf.
     allowed = torch.where(words.real[:, :, None], words.begins[:, None, :], itself)
     rows = scores.float().masked_fill(~allowed, float("-inf")).softmax(dim=-1)
-    return rows.gather(1, words.first[:, :, None].expand_as(rows))
+    return rows.gather(1, words.first[:, :, None].expand_as(rows))  # later pieces: the first's row
 
 
 def pascal_factor(parents: Tensor, words: Words, variance: float) -> Tensor:
     """``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``, [B, T, T] float32."""
     column = torch.arange(parents.size(1), device=parents.device)
+    # Row w is the Gaussian around the word that begins there; P is 0 where none begins.
     return parents @ gaussian(words.middle[:, :, None], column, variance)
 
 
@@ -152,7 +155,7 @@ class PredictedParse(EncoderSystem):
         self.register_buffer("starts", starts.float())
         self.register_buffer("ends", ends.float())
         self.options, self.pad, self.eos, self._layers = options, pad, eos, layers
-        self.place: Place = (0, 0)
+        self.place: Place = (0, 0)  # until connect() finds the parent head
         self.updates = 0
         if options.given_parse:
             self.training_needs = frozenset({"tree"})
@@ -193,10 +196,7 @@ class PredictedParse(EncoderSystem):
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         if layer == self.place[0]:
             return HeadClaims(reads=frozenset({self.place[1]}))
-        heads = self.options.predicted_heads or num_heads
-        if heads > num_heads:
-            raise SyntaxDataError(f"encoder layer {layer} has {num_heads} heads", option="--predicted-heads")
-        return HeadClaims(scales=frozenset(range(heads)))
+        return HeadClaims(scales=frozenset(range(self.options.predicted_heads or num_heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's count of updates, given before each."""
@@ -210,6 +210,7 @@ class PredictedParse(EncoderSystem):
         # Where --encoder-layerdrop has left the parent head's layer out, the layers above are plain in this step.
         if layer == self.place[0] or self.place not in step.scores:
             return None
+        # Once for all layers, and not in them: a checkpointed layer is recomputed with this one.
         factor = step.once(f"{self.name} factor", lambda: self._factor(step))
         return FactorTerm(self.options.predicted_heads, factor)
 
@@ -223,6 +224,7 @@ class PredictedParse(EncoderSystem):
             # Where the marks join a word to the one before it, the head is that word, whose column stands for both.
             head = words.first.gather(1, step.parse.parent_first)
             given = torch.zeros_like(parents).scatter_(2, head[:, :, None], 1.0)
+            # One draw for each sentence, whose words all read the same tree.
             share, falling = self.options.given_parse, self.options.given_parse_updates
             left = max(0.0, 1 - self.updates / falling) if falling else 1.0
             chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < share * left

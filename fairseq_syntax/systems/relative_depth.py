@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
@@ -34,16 +35,15 @@ from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
 
-def forest_of(step: Step) -> Forest:
-    """The trees of the step, made once."""
-    syntax = step.parse
+def forest_of(syntax: SyntaxBatch) -> Forest:
+    """The trees of a batch, made once."""
     return syntax.once(Forest, lambda: Forest(syntax))
 
 
 def piece_depth(step: Step) -> Tensor:
     """[B, T] int64: the depth of each piece's word, 0 for a root; ``</s>`` and padding have that of a root."""
     syntax = step.parse
-    return step.once("piece depth", lambda: syntax.of_word(forest_of(step).depth, 0))
+    return step.once("piece depth", lambda: syntax.of_word(forest_of(syntax).depth, 0))
 
 
 class DepthBuckets:
@@ -107,12 +107,12 @@ class DepthTerm(ScoreTerm):
         B, H, T, d = q.shape
         depths = self._buckets.levels
         bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
-        one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)
+        one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)  # [B, H, T, D]
         keys, values = self._vectors.to(q.dtype).unbind()
-        by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
+        by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]; q holds the 1/√d
         wide_q, wide_k, wide_v = (torch.cat(pair, dim=3) for pair in ((q, by_depth), (k, one_hot), (v, one_hot)))
         wide = plain_attention(wide_q, wide_k, wide_v, key_padding_mask)
-        out, share = wide.split((d, depths), dim=3)
+        out, share = wide.split((d, depths), dim=3)  # share: how much of the weights each depth has
         return out + sums_by_bucket(share, bucket, keys.size(0)) @ values
 
 
@@ -155,7 +155,7 @@ class RelativeDepth(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
-        if not config.depth_sequential:
+        if not config.depth_sequential:  # which give an unparsed sentence its word order
             check_word_order(args, task)
         size = args.encoder_embed_dim, args.encoder_attention_heads
         return cls(config, *size, args.encoder_layers)
@@ -168,10 +168,8 @@ class RelativeDepth(EncoderSystem):
         return HeadClaims(scales=frozenset(range(num_heads)))
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        buckets = step.once(
-            "depth buckets",
-            lambda: DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), self.most),
-        )
+        depth, levels = piece_depth(step), len(forest_of(step.parse).level_sizes)
+        buckets = step.once("depth buckets", lambda: DepthBuckets(depth, levels, self.most))
         term = DepthTerm(buckets, step.once("depth vectors", self.depth.by_layer)[layer])
         if not self.sequential:
             return term
@@ -181,25 +179,22 @@ class RelativeDepth(EncoderSystem):
         """The sequential ones, which need none: where the model has no other positions, they are its word order."""
         return self._sequential_term(step, layer) if self.sequential else None
 
-    def _sequential_term(self, step: Step, layer: int) -> ScoreTerm:
+    def _sequential_term(self, step: Step, layer: int) -> RelativeTerm:
         distance = distance_buckets(step.tokens.size(1), self.sequential, step.tokens.device)
         return RelativeTerm(distance, step.once("distance vectors", self.distance.by_layer)[layer])
 
 
 class BothTerms(ScoreTerm):
-    """Two terms on all heads, one after the other."""
+    """Relative depth and sequential relative positions on all heads."""
 
-    def __init__(self, *terms: ScoreTerm) -> None:
-        self._terms = terms
+    def __init__(self, depth: DepthTerm, distance: RelativeTerm) -> None:
+        self._depth, self._distance = depth, distance
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        for term in self._terms:
-            scores = term.scores(scores, inputs)
-        return scores
+        return self._distance.scores(self._depth.scores(scores, inputs), inputs)
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
-        parts = [part for term in self._terms if (part := term.output(weights, inputs)) is not None]
-        return torch.stack(parts).sum(dim=0)
+        return self._depth.output(weights, inputs) + self._distance.output(weights, inputs)
 
 
 register_presets("relative_depth_transformer", encoder_syntax="relative_depth")

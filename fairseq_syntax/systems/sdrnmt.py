@@ -57,15 +57,17 @@ class UnitConvolution(nn.Module):
             [W', channels]
         """
         members = F.pad(members, (0, self.unit_size - members.size(1)), value=words.size(0))
-        words = torch.cat((words, self.spare[None].to(words.dtype)))
+        words = torch.cat((words, self.spare[None].to(words.dtype)))  # [W + 1, C]
         # A word stands in several units: its product with each slice of the kernel is made once, and the convolution
         # adds up rows. Only the places that win the maximum are read again with a gradient.
         slices = [F.linear(words, self.conv.weight[:, :, k]) for k in range(self.kernel)]
         with torch.no_grad():
+            # [W', places, kernel]: under the k-th weight, rows of the k-th slice
             rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
             values = F.embedding_bag(rows.flatten(0, 1), torch.cat(slices), mode="sum")  # of each place of each unit
-            best = values.view(*rows.shape[:2], values.size(1)).argmax(dim=1)
+            best = values.view(*rows.shape[:2], values.size(1)).argmax(dim=1)  # [W', channels]
         value = torch.stack([s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices)]).sum(dim=0)
+        # After the maximum, which neither a constant nor a rising function moves to another place.
         return torch.tanh(value + self.conv.bias)  # type: ignore[operator]  # it has a bias
 
 
@@ -80,6 +82,7 @@ def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -
         [W + 1, channels]: the words, flat, and zeros for places that are no word
     """
     members, _ = flat_relatives(syntax, convolution.unit_size, UNIT)
+    # Without the row for no word, in whose place the convolution has its spare vector.
     vectors = convolution(word_means(x, syntax)[:-1], members)
     return F.pad(vectors, (0, 0, 0, 1))
 
@@ -114,13 +117,14 @@ class TwoEncoders(SyntaxLSTMEncoder):
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
         syntax = encoded.parse
+        # [W', B, channels]
         units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
         return replace(encoded, second=self.run(self.unit_lstm, units, word_counts(syntax), syntax.n_words))
 
 
 @dataclass
 class PairedMemory(PaddedMemory):
-    """The memories of the source states h^e, in the first N rows, and of the unit states d^e, in the others.
+    """The memories of the source states h^e, in the first N of 2N rows, and of the unit states d^e.
 
     Attributes:
         of_hidden: of [2, H, H], W_h of either
@@ -151,12 +155,13 @@ class PairedAttention(SourceAttention):
 
     def remember(self, encoded: Encoded) -> PairedMemory:
         assert encoded.second is not None  # its encoder has made it
+        # [W' + 1, B, E]: the last place, of zeros, is that of what is no piece
         units, syntax = F.pad(encoded.second[0], (0, 0, 0, 0, 0, 1)), encoded.parse
         word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units) - 1)
         padding = encoded.padding.t()
         pair = (
             self.words.remember_places(encoded.states.transpose(0, 1), padding),
-            self.units.remember_places(units[word, syntax.rows[:, None]], padding),
+            self.units.remember_places(units[word, syntax.rows[:, None]], padding),  # of [B, S, E]
         )
         keys, values, bias = (
             torch.cat(part) for part in zip(*((m.keys.shared, m.values.shared, m.bias) for m in pair))
@@ -168,6 +173,7 @@ class PairedAttention(SourceAttention):
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
         separate = F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)  # [2N, S]
         weights = (memory.mixture @ separate.view(2, -1)).view_as(separate)  # the same in both halves
+        # Each half has a W_h of its own: two products of [N, H] and [H, H].
         of_hidden = memory.of_hidden(hidden.view(2, -1, hidden.size(1))).view_as(hidden)
         return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(separate) // 2]
 

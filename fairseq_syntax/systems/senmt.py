@@ -50,7 +50,8 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         child = self.traverse(self.child_enriched, words, forest.postorder, column, syntax)
         head = self.traverse(self.head_enriched, words, forest.preorder, column, syntax)
         of_words = F.pad(torch.cat((child, head), dim=1), (0, 0, 0, 1))  # and zeros for what is no word
-        of_pieces = F.embedding(syntax.word_of_piece.t() % len(of_words), of_words)  # -1 is the last
+        # −1, no word, becomes the last row: an embedding takes no negative index.
+        of_pieces = F.embedding(syntax.word_of_piece.t() % len(of_words), of_words)
         return replace(encoded, states=torch.cat((encoded.states, of_pieces), dim=2))
 
     def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, column: Tensor, syntax: SyntaxBatch) -> Tensor:
@@ -68,7 +69,8 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         """
         counts = word_counts(syntax).sort(descending=True).values
         steps, total = int(counts[0]), place.numel()
-        at = place * len(counts) + column
+        at = place * len(counts) + column  # [W], into a flat [steps, B]
+        # The word at each place; the row of zeros where a line has ended.
         order = at.new_full((steps * len(counts),), total).index_copy(0, at, torch.arange(total, device=at.device))
         states, _, _ = run_sorted(lstm, F.embedding(order.view(steps, -1), words), counts)
         return F.embedding(at, self.dropout_out_module(states).flatten(0, 1))

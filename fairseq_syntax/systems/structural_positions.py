@@ -30,7 +30,7 @@ from fairseq_syntax.model.relative_positions import RelativeEmbeddings, Relative
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.systems.relative_depth import piece_depth
+from fairseq_syntax.systems.relative_depth import forest_of, piece_depth
 
 KINDS = ("absolute", "relative", "both")
 
@@ -50,13 +50,15 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
         [B, W', W'] int64 from -k to k; row i, column j, words of the line; places that are no words mean nothing
     """
     grid = word_grid(syntax)  # [B, W']
+    # [B, W'] each; a place that is no word has index W, and reads the zero put there.
     pre, size, depth = (F.pad(x, (0, 1))[grid] for x in (forest.preorder, forest.subtree_size, forest.depth))
     word = torch.arange(grid.size(1), device=grid.device)
     real = word < syntax.n_words[:, None]
     # [b, a, i]: a is i or above it, as a subtree is a run of the pre-order
     above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
-    common = (above.transpose(1, 2).float() @ above.float()).round().long()
+    common = (above.transpose(1, 2).float() @ above.float()).long()  # [B, W', W'], exact
     difference = depth[:, None, :] - depth[:, :, None]
+    # The lowest common one stands common − 1 below the root.
     path = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)
     path = torch.where(common > 0, path, most)
     signed = torch.where(word[:, None] < word, path, -path)
@@ -84,7 +86,7 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     Pieces of a word are at distance 0. ``</s>`` is as far as a word of another sentence, after all of them, and at
     distance 0 of itself. Rows and columns of padding mean nothing.
     """
-    words = tree_distance(syntax.once(Forest, lambda: Forest(syntax)), syntax, most)
+    words = tree_distance(forest_of(syntax), syntax, most)  # [B, W', W']
     # One more place for what is no word: after all others, and at distance 0 of itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0

@@ -67,7 +67,8 @@ def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
 
     Args:
         scores: [B, T, T]
-        hidden: broadcasts to [B, T, T], True on keys that a row does not see; each row sees one
+        hidden: broadcasts to [B, T, T], True on keys that a row does not see; a row that sees none
+            is NaN, and gives no gradient
 
     Returns:
         [B, T, T] float32
@@ -91,7 +92,7 @@ def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
     log_p = log_attention(scores, padding[:, None, :])
     links = link(syntax)
     is_child, n_children = _children(links, syntax)
-    edge = log_p.gather(1, links[:, None, :]).squeeze(1)
+    edge = log_p.gather(1, links[:, None, :]).squeeze(1)  # [B, T], of each child in its head's row
     leaf = log_p.diagonal(dim1=1, dim2=2)
     # where, not a product: on padding the entries mean nothing, and nothing must come of them
     edge = torch.where(is_child, edge / n_children.gather(1, links).clamp(min=1), 0.0)
@@ -113,7 +114,8 @@ def attachment_nll(scores: Tensor, parent: Tensor, real: Tensor, hidden: Tensor)
         real: [B, T] bool, True on rows that are supervised
         hidden: broadcasts to [B, T, T], True on keys that a row does not see
     """
-    chosen = log_attention(scores, hidden).gather(2, parent[:, :, None]).squeeze(2)
+    chosen = log_attention(scores, hidden).gather(2, parent[:, :, None]).squeeze(2)  # [B, T]
+    # where, not a product: what is not supervised may be −inf or NaN
     return -torch.where(real, chosen, 0.0).sum()
 
 
@@ -129,7 +131,8 @@ def attachment_accuracy(
         word: [B, T] bool, True on the piece that stands for each word, and looked at
         asked: [B, T] bool, of these the ones whose parent is asked for
     """
-    best = scores.masked_fill(hidden | ~word[:, None, :], -math.inf).argmax(dim=2)
+    # Only pieces that stand for words are keys: a head is a word.
+    best = scores.masked_fill(hidden | ~word[:, None, :], -math.inf).argmax(dim=2)  # [B, T]
     return (best.eq(parent) & asked).sum(), asked.sum()
 
 

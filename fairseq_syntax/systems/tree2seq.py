@@ -54,8 +54,9 @@ class ChildSumTreeLSTM(nn.Module):
         """
         forget, others = DeferredLinear(self.forget.weight), DeferredLinear(self.others.weight)
         levels = self.input(x).split(forest.level_sizes)
+        # For each level, the parents that the nodes of the level below have in it. Below the
+        # deepest level there is one without nodes.
         parents = [*forest.parent_in_level[1:], forest.parent[:0]]
-        # Below the deepest level there is a level without nodes.
         hiddens, cells = [levels[0][:0, : self.size]], [levels[0][:0, : self.size]]
         for level, parent in zip(reversed(levels), reversed(parents)):
             of_forget, gates = level.split((self.size, 3 * self.size), dim=1)
@@ -89,14 +90,15 @@ class TopDownGRU(nn.Module):
         size = self.cell.hidden_size
         of_hidden = DeferredLinear(self.cell.weight_hh)
         levels = F.linear(x, self.cell.weight_ih, self.cell.bias_ih).split(forest.level_sizes)
-        states = [levels[0].new_zeros(1, size)]
+        states = [levels[0].new_zeros(1, size)]  # roots have parent 0 in the level above them
         for level, parent in zip(levels, forest.parent_in_level):
             above = states[-1][parent]
+            # Once for each parent, and then taken by its children.
             of_above = (of_hidden(states[-1]) + self.cell.bias_hh.to(x.dtype))[parent]
             gates = torch.sigmoid(level[:, : 2 * size] + of_above[:, : 2 * size])
             reset, update = gates.chunk(2, dim=1)
             new = torch.tanh(level[:, 2 * size :] + reset * of_above[:, 2 * size :])
-            states.append(new + update * (above - new))
+            states.append(new + update * (above - new))  # (1 − z) n + z h
         return torch.cat(states[1:])
 
 
@@ -141,13 +143,14 @@ class TreeEncoder(SyntaxLSTMEncoder):
         forest = Forest(syntax)
         up, cells = self.up(word_means(encoded.states, syntax)[forest.by_level], forest)
         nodes = self.dropout_out_module(up if self.down is None else self.down(up, forest))
+        # Back from levels to lines: the place by level of each word, and past the end for no word.
         total, place = forest.by_level.numel(), torch.empty_like(forest.by_level)
         place[forest.by_level] = torch.arange(total, device=place.device)
         place = F.pad(place, (0, 1), value=total)[word_grid(syntax).t()]  # [W', B], by level
-        states = torch.cat((encoded.states, F.pad(nodes, (0, 0, 0, 1))[place]))
+        states = torch.cat((encoded.states, F.pad(nodes, (0, 0, 0, 1))[place]))  # [S + W', B, E]
         padding = torch.cat((encoded.padding, place == total))
 
-        roots = slice(forest.level_sizes[0])
+        roots = slice(forest.level_sizes[0])  # the first level; a line has one for each sentence
         line = syntax.batch_of_word[forest.by_level[roots]]
         root = _means(up[roots], line, syntax.size[0]), _means(cells[roots], line, syntax.size[0])
         starts = [start(last, root) for start, last in zip(self.start, zip(encoded.hiddens, encoded.cells))]
@@ -186,7 +189,7 @@ class TreeAttention(GlobalAttention):
 
     def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:
         """A node's weight is shared equally by the pieces of its word."""
-        weights = torch.stack(reads, dim=1)
+        weights = torch.stack(reads, dim=1)  # [N, T, S + W']
         columns = memory.syntax.size[1]
         tokens, nodes = weights.split((columns, weights.size(2) - columns), dim=2)
         return tokens + words_to_pieces(nodes, memory.syntax, memory.sentence)

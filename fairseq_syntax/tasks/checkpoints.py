@@ -128,8 +128,10 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
     Raises:
         SyntaxDataError: they are others
     """
+    # fairseq's checkpoints have a configuration, older ones the parsed arguments.
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     before, now = (vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model))
+    # An option that either side does not know, as one of another architecture, is not compared.
     others = {
         option_name(name): before[name]
         for name in ARCHITECTURE

@@ -39,6 +39,8 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
             "translate it in each system's neutral form"
         },
     )
+    # fairseq gives a task its own group of options alone: those of others come by reference. Where
+    # a task is made without them, each is the text of its reference (``refusals.is_set``).
     seed: int = II("common.seed")
     cpu: bool = II("common.cpu")
     post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)

@@ -95,6 +95,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
         message = "bleu is computed with --eval-bleu only"
         raise SyntaxDataError(message, option="--best-checkpoint-metric", hint="give both")
+    # fairseq looks for the default name in --save-dir, and fetches what has a scheme (s3://).
     last = os.path.join(str(cfg.save_dir), "checkpoint_last.pt")
     restored = str(cfg.restore_file) if is_set(cfg.restore_file) else last
     if restored not in ("checkpoint_last.pt", last) and "://" not in restored and not os.path.exists(restored):
@@ -143,8 +144,10 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
 
     # Where fairseq has started a process for each GPU, the options of all of them name the first.
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else cfg.distributed_rank
-    if cfg.no_save is not False or rank not in (0, None) or str(cfg.save_dir).startswith("${"):
+    # Without fairseq's commands no_save is neither True nor False.
+    if cfg.no_save is not False or rank not in (0, None) or not is_set(cfg.save_dir):
         return
+    # A folder that cannot be written to is found here: locking lets a read-only one pass.
     with as_data_error(cfg.save_dir):
         os.makedirs(cfg.save_dir, exist_ok=True)
         with open(os.path.join(cfg.save_dir, ".in-use.lock"), "a"):

@@ -66,6 +66,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     def __init__(self, cfg: SyntaxTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
+        # The one that declares a range.
         check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
         check_task(cfg)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
@@ -136,12 +137,12 @@ class SyntaxTranslationTask(TranslationTask):
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
-        directory = self._directory(paths[(epoch - 1) % len(paths)])
+        directory = self._directory(paths[(epoch - 1) % len(paths)])  # as fairseq goes through them
         checksums = directory.check_files(split, combine=combine, mmap=self.cfg.dataset_impl in (None, "mmap"))
         try:
             super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):
+            if not str(error).startswith("Dataset not found"):  # of fairseq's, for a missing split
                 raise
             raise directory.without_split(split, self.cfg.dataset_impl) from None
         for side in ("source", "target"):
@@ -193,6 +194,7 @@ class SyntaxTranslationTask(TranslationTask):
             self.add_need("source", traits.training_needs)
             if traits.target_training_needs:  # else it stays unknown, and batches bring what there is
                 self.add_need("target", traits.target_training_needs)
+        # "space" is the default, under which fairseq would score pieces.
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and (joining := self._joining_pieces()):
             self.tokenizer = joining
             self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
@@ -239,7 +241,7 @@ class SyntaxTranslationTask(TranslationTask):
             SyntaxDataError: the model was trained with another dictionary, or on pieces of another segmentation
         """
         self._last_parsed_with = state_dict.get("source_parsed_with")
-        ours = ("dictionaries", "segmentations", "source_parsed_with")
+        ours = ("dictionaries", "segmentations", "source_parsed_with")  # no state of fairseq's
         super().load_state_dict({name: value for name, value in state_dict.items() if name not in ours})
         self._vocabularies.add_model(
             state_dict, "--data, or fairseq's first argument, is the directory that it was trained on"
@@ -300,7 +302,8 @@ class SyntaxTranslationTask(TranslationTask):
         from fairseq_syntax.data.epochs import TrainingBatches
 
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
-        # With --update-ordered-indices-seed the epoch is in it. (A task by itself has no seed, but its name.)
+        # --update-ordered-indices-seed adds the epoch to the seed. (Without fairseq's commands
+        # cfg.seed is no number, but its reference's text.)
         if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:
             kwargs["seed"] += 1 - epoch
         base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)
@@ -386,8 +389,7 @@ class SyntaxTranslationTask(TranslationTask):
                 (``--bpe``, ``--post-process``) joins them
         """
         bpe = super().build_bpe(args)
-        post_process = str(self.cfg.post_process or "")
-        joins = bool(post_process) and not post_process.startswith("${")  # the option's name, without fairseq's command
+        joins = bool(self.cfg.post_process) and is_set(self.cfg.post_process)
         if bpe is not None or (joins and self.directory.segmenter("target") is None):
             return bpe
         return self._joining_pieces()

@@ -79,8 +79,10 @@ def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Seque
             for s, t in links:
                 together[source[s], target[t]] += 1
                 sources[source[s]] += 1
+        # One kind more than was counted, for all words of the other half that are new.
         total, kinds = targets.total(), len(targets) + 1
         for source, target, links in pairs[1 - fold :: 2]:
+            # All target words: a head that links few of them must not win by these alone.
             count += len(target)
             for s, t in links:
                 p_t = (targets[target[t]] + 1) / (total + kinds)

@@ -27,6 +27,7 @@ from fairseq_syntax.use.alignment_choice import Ranked
 __all__ = ["BaseTranslator", "Translation"]
 
 logger = logging.getLogger(__name__)
+# Parsers and segmenters take UTF-8, which has no lone surrogates; JSON and Python's texts may.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -149,6 +150,8 @@ class BaseTranslator(ABC):
         parsed, translations, filled = self._untranslated(sentences, alignments)
         if not filled:
             return translations
+        # Counted in three ways: i among the caller's sentences, k among those encoded (filled[k]
+        # is i), and a place among those searched, by which the search reports.
         tokens, lengths = self._encode([parsed[i] for i in filled], [first_line + i for i in filled])
         most = self.max_positions()[0] - 1  # without </s>
         fitting = [k for k, length in enumerate(lengths) if length <= most]
@@ -262,6 +265,7 @@ class BaseTranslator(ABC):
     ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
         """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
         numbers of what is to be translated."""
+        # A text is a sequence, too: of letters, each of which would be translated as a sentence.
         wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
         if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
             raise SyntaxDataError("a list of sentences is expected", hint="each is a text, or a ParsedLine")
@@ -311,6 +315,7 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError("must be at least 1", option=name)
     nbest = generation.get("nbest", 1)
+    # A search has no more translations than its beam has hypotheses.
     return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
 
 

@@ -130,6 +130,7 @@ class CTranslate2Translator(BaseTranslator):
     ) -> Iterator[tuple[int, list[Translation]]]:
         texts, parses, targets = self._input.texts() if alignments else [], self._parses(), self.max_positions()[1]
         limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
+        # groupby joins neighbours only; equal lengths beside each other need little padding.
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
         for limit, group in groupby(order, key=limits.__getitem__):
             while batch := list(islice(group, self.batch_size)):

@@ -61,7 +61,9 @@ def export(
             cannot be written; something beside the model is damaged;
             or the data were parsed otherwise than those of the training
     """
+    # The folder that a link names, as a renaming would take the place of the link.
     output = Path(os.path.realpath(output))
+    # Renaming another folder to it would leave this process in one that is gone.
     if output == Path.cwd():
         raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
@@ -106,9 +108,11 @@ def export(
                 )
                 if kind != "transformers":  # which has its own names for these
                     _copy_data(task, folder, segmenters, bool(factors))
+                    # The last of what counts: it notes the checksums of all that lies there.
                     exported.save(folder)
                 text = "pieces" if segmenters[0] is None else "text"
                 (folder / "README.md").write_text(_readme(exported, text), encoding="utf-8")
+                # In one step, also over an empty folder.
                 folder.rename(output)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -122,6 +126,7 @@ def write_fairseq(loaded: TrainedModel, folder: Path) -> None:
     saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
     torch.save(checkpoint(model, options, loaded.task), saved)
     (folder / CHECKPOINT).write_bytes(saved.getbuffer())
+    # After the model, whose checksum it notes.
     save_head(loaded.head, folder / CHECKPOINT)
 
 

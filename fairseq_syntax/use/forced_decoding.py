@@ -73,6 +73,7 @@ class ForcedDecoder:
             pairs.setdefault((source, *target.tolist()), []).append(row)
         of_pair = [source for source, *_ in pairs]
         targets = [torch.tensor(target) for _, *target in pairs]
+        # A source's parse as often as it has translations, in the order of the pairs.
         self._input.keep(of_pair)
         repeated = [tokens[source] for source in of_pair], [lengths[source] for source in of_pair]
         check_lengths(repeated[1], map(len, targets), self.translator.max_positions(), of_pair)
@@ -87,6 +88,7 @@ class ForcedDecoder:
             shuffle=False,
             source_syntax=self._input.dataset(*repeated).source_syntax,
         )
+        # fairseq refuses a pair that is longer than a batch may be.
         most = max([self.max_tokens, *repeated[1], *map(len, targets)])
         batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=most)
         rows_of = list(pairs.values())

@@ -98,6 +98,7 @@ def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
 
 def _explained(paths: Sequence[str], error: Exception) -> Exception:
     """Explain an error of loading as a SyntaxDataError; any other error is returned unchanged."""
+    # fairseq's error does not say of which file it is.
     for path in paths:
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)

@@ -69,6 +69,7 @@ class ParentHeadParser(Parser):
     def _batches(self, sizes: list[int]) -> list[list[int]]:
         """Indices of lines of similar lengths, padded to at most ``batch_size`` pieces; empty lines are left out."""
         batches: list[list[int]] = []
+        # In ascending order the newest line is the longest, to which the others are padded.
         for i in sorted((i for i, size in enumerate(sizes) if size), key=sizes.__getitem__):
             if batches and (len(batches[-1]) + 1) * (sizes[i] + 1) <= self.options.batch_size:
                 batches[-1].append(i)
@@ -83,18 +84,22 @@ class ParentHeadParser(Parser):
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.dictionary.pad())
         tokens = tokens.to(next(self.model.parameters()).device)
         step = self.model.encoder(tokens, observe=True)["step"]
-        scores = step.scores[self.place].float().cpu().numpy()
+        scores = step.scores[self.place].float().cpu().numpy()  # [B, T, T]
         result = []
         for row, (line, _) in zip(scores, batch):
+            # The first piece of each token; this leaves out </s> and the padding, too.
             first = np.cumsum([0, *(token.pieces for token in line.tokens[:-1])])
             result.append(row[np.ix_(first, first)])
         return result
 
     def _with_heads(self, line: ParsedLine, scores: np.ndarray) -> ParsedLine:
+        # The head sees tokens: trees are over them, and come back to words by each token's first.
         token_of = np.repeat(np.arange(len(line.tokens)), [token.last - token.first + 1 for token in line.tokens])
         spans = [(int(token_of[start]), int(token_of[end - 1]) + 1) for start, end in line.sentences]
         tree, probabilities = decode_line(scores, spans)
         first = [token.first for token in line.tokens]
+        # A token's other words will attach to its first, which so owns the pieces. The tokens are
+        # copies, of the segmentation.
         for token in line.tokens:
             token.word = token.first
         arcs = []
@@ -126,6 +131,7 @@ def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Seque
         sentences: word spans
     """
     first = np.cumsum([0, *counts[:-1]])
+    # A weight of 0 has no logarithm, and softmax in float32 may give one.
     return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), sentences)[0]
 
 

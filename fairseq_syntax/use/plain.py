@@ -102,6 +102,7 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     MODEL_REGISTRY[name].add_args(parser)
+    # All of fairseq's models, with a dataclass or without, give their options to a parser.
     names = {action.dest for action in parser._actions} - _OF_TRAINING
     if not issubclass(MODEL_REGISTRY[name], TransformerModelBase):
         names |= _OF_OTHERS
@@ -135,6 +136,7 @@ def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict
         "args": None,
         "cfg": cfg,
         "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
+        # Without these, fairseq takes it for one of its oldest, and fails at keys of those.
         "optimizer_history": [
             {
                 "criterion_name": "CrossEntropyCriterion",
@@ -170,11 +172,13 @@ def check_equal(
     pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
     generator = torch.Generator().manual_seed(1)
     sizes = len(task.source_dictionary), len(task.target_dictionary)
+    # Ids below 4 are fairseq's special symbols.
     source, target = (torch.randint(4, max(5, size), (3, 9), generator=generator) for size in sizes)
     source[:, -1] = target[:, -1] = eos
     source[1, :2] = source[2, :4] = pad  # the shortest comes last, which an LSTM of fairseq's asks for
     lengths = source.ne(pad).sum(dim=1)
     batch: dict[str, Any] = {"src_tokens": source, "src_lengths": lengths}
+    # As fairseq trains: </s> goes from the end to the beginning.
     batch["prev_output_tokens"] = target.roll(1, dims=1)
     if columns:
         zeros = torch.zeros(int((lengths - 1).sum()), dtype=torch.long)
@@ -197,6 +201,7 @@ def check_equal(
     else:
         ours = ours.gather(2, target[..., None])[..., 0]
     difference = (ours - theirs).abs().max().item()
+    # Not `difference >= 1e-3`, which does not hold of NaN.
     if not difference < 1e-3:
         message = f"{other} is not equivalent: log-probabilities differ by {difference:.2g}"
         raise SyntaxDataError(message, hint=DISTIL)
@@ -228,6 +233,7 @@ def _value(value: Any) -> Any:
         return value.value
     if value is None or isinstance(value, (str, int, float, bool)):
         # Enumerations of fairseq are strings too, of types of their own.
+        # bool first: a truth value is an int, too.
         return next((kind(value) for kind in (bool, str, int, float) if isinstance(value, kind)), None)
     if isinstance(value, (list, tuple)):
         return [_value(v) for v in value]

@@ -49,8 +49,8 @@ def _best_tree(logprobs: np.ndarray) -> list[int]:
         ) from error
     n_words = len(logprobs)
     # Stanza's node 0 is an artificial root; its weights for one root hold for scores of at most 0, and finite
-    scores = np.full((n_words + 1, n_words + 1), -np.inf)
+    scores = np.full((n_words + 1, n_words + 1), -np.inf)  # [dependent, head]
     scores[1:, 1:] = np.maximum(np.minimum(logprobs, 0.0), -1e6)
-    scores[1:, 0] = scores[1:, 1:].diagonal()
+    scores[1:, 0] = scores[1:, 1:].diagonal()  # Stanza clears the diagonal itself
     tree = chuliu_edmonds_one_root(scores)[1:] - 1
     return np.where(tree < 0, np.arange(n_words), tree).tolist()

@@ -78,6 +78,7 @@ def _specification(
     from ctranslate2.specs.common_spec import EmbeddingsSpec
 
     task, head = loaded.task, loaded.head
+    # A head of its own becomes the first one below, and the mean of one is that one.
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
     if not hasattr(args, "encoder_attention_heads"):
@@ -109,6 +110,7 @@ def _specification(
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()
             spec.register_source_vocabulary([*task.source_labels[column], "<blank>", "<s>", "</s>"])
     spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
+    # fairseq begins a translation with </s>, and ends sources with it.
     spec.config.decoder_start_token = spec.config.eos_token
     spec.config.add_source_eos = True
     return spec
@@ -143,6 +145,7 @@ def _check_scores(loaded: TrainedModel, folder: Path, columns: list[str]) -> Non
         sources = []
         for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
             factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]
+            # Without padding and </s>: CTranslate2 adds the latter itself, on both sides.
             sources.append(factored([source[i] for i in row[-1 - length : -1].tolist()], factors))
         results = translator.score_batch(sources, [[target[i] for i in row[:-1].tolist()] for row in targets])
         return torch.tensor([result.log_probs for result in results])

@@ -112,6 +112,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         raise SyntaxDataError("transformers is not installed", hint=hint) from error
     logging.disable_progress_bar()
     source, target = task.source_dictionary, task.target_dictionary
+    # The source's have the same ids: fairseq puts them first in each dictionary.
     special = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
     sizes = {
         "d_model": options["encoder_embed_dim"],
@@ -127,6 +128,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         sizes[f"{side}_attention_heads"] = options[f"{side}_attention_heads"]
     fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
     model, weights = fill(plain, options, task, sizes)
+    # FSMT computes its positions: they are the one thing that may be missing.
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [*unexpected, *(name for name in missing if "embed_positions" not in name)]
     if wrong:
@@ -134,10 +136,11 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     model.eval()
 
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
+        # Blenderbot counts positions from the first column, be it padding or not.
         tokens = utils.convert_padding_direction(batch["src_tokens"], source.pad(), left_to_right=True)
         inputs = {"input_ids": tokens, "attention_mask": tokens.ne(source.pad()).long()}
         output = model(**inputs, decoder_input_ids=batch["prev_output_tokens"], use_cache=False)
-        logits: Tensor = output.logits[..., : len(target)]
+        logits: Tensor = output.logits[..., : len(target)]  # Blenderbot's may be wider
         return logits
 
     check_equal(plain, logits_of, task, type(model).__name__)
@@ -145,12 +148,12 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         num_beams=4,
         early_stopping=True,  # as fairseq's search, which ends with as many translations as its beam is wide
         min_new_tokens=1,  # fairseq's search finds no empty translation, which would take the place of another
-        max_new_tokens=200,
+        max_new_tokens=200,  # fairseq's max_len_b
         length_penalty=1.0,
-        suppress_tokens=[target.pad()],
+        suppress_tokens=[target.pad()],  # as fairseq's search does
         decoder_start_token_id=target.eos(),
         forced_eos_token_id=target.eos(),
-        encoder_no_repeat_ngram_size=0,
+        encoder_no_repeat_ngram_size=0,  # Blenderbot's default is 3
         **special,
     )
     model.save_pretrained(os.fspath(folder))

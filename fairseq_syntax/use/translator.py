@@ -145,6 +145,7 @@ class Translator(BaseTranslator):
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
         }
         task = None
+        # What is still a folder has no checkpoint_best.pt: it should be an export.
         if any(map(os.path.isdir, paths)):
             if len(paths) > 1 or data is not None:
                 message = "an exported model contains its data, and cannot be part of an ensemble"
@@ -198,12 +199,13 @@ class Translator(BaseTranslator):
         for batch in self._batches(tokens):
             numbers = batch["id"].tolist()
             limits = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
+            # fairseq asserts this of the batch's limit, which is that of its longest source.
             if min(limits.values()) < self._generator.min_len:
                 message = f"{self._generator.min_len} is more than max_len_a, max_len_b and the model allow"
                 raise SyntaxDataError(message, option="min_len")
             with self._control.search(limits, on_step):
                 hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
-            weights: Any = repeat(())
+            weights: Any = repeat(())  # no hypothesis of any sentence has weights
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in best] for best in hypotheses]
@@ -230,6 +232,7 @@ class Translator(BaseTranslator):
         """
         (batch,) = self.batched(dataset, [[sentence]])
         length = batch["net_input"]["src_lengths"].item()
+        # No limit: alone in its batch, the sentence has fairseq's own, by its own length.
         with self._control.search({}, on_step):
             best = self.task.inference_step(self._generator, self.models, batch)[0][0]
         translation = self._translation(best, self._most_pieces(length), None)
@@ -250,6 +253,7 @@ class Translator(BaseTranslator):
     ) -> list[Ranked]:
         """As in the base."""
         pairs = self._aligned(sentences, translations, all_heads=True)
+        # An empty side leaves a pair without heads, whose links could not be counted.
         kept = [i for i, pair in enumerate(pairs) if pair.links]
         return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
 
@@ -278,6 +282,7 @@ class Translator(BaseTranslator):
             else:
                 by_head = [self._aligner.weights(batch["net_input"], of_batch)]
             for number, weights in zip(numbers, zip(*by_head)):
+                # Of the pieces as they were typed: in the dictionary some are <unk>.
                 spelt = [pieces[number][place] for place in places_of_pieces(targets[number], dictionary)]
                 pair = Pair.of(sources[number], spell(spelt, self._decode), dict(zip(heads, weights)))
                 pairs[filled[number]] = pair
@@ -305,12 +310,14 @@ class Translator(BaseTranslator):
     def _most_pieces(self, source_length: int) -> int:
         """The maximum length of a translation, without ``</s>``; the source length includes it."""
         search: Any = self._generator
+        # As in SequenceGenerator._generate, there for the longest source of a batch.
         most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
         return int(min(most, search.max_len - 1))
 
     def _translation(self, hypothesis: dict[str, Any], most: int, parse: ParsedLine | None) -> Translation:
         pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
         translation = self._spelt(pieces, float(hypothesis["score"]))
+        # Its tokens end with </s>, which may be its own or the one that the limit forces.
         translation.cut = len(hypothesis["tokens"]) > most
         translation.parse = parse
         return translation

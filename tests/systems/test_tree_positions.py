@@ -77,12 +77,16 @@ def heads():
     return lines, padding, *torch.randn(3, 3, 3, padding.size(1), 4).unbind(0)
 
 
+def depth_buckets(step, most):
+    return DepthBuckets(piece_depth(step), len(forest_of(step.parse).level_sizes), most)
+
+
 @pytest.mark.parametrize("most", [1, 2, 20])
 def test_relative_depth_by_loops_in_both_forms(heads, most):
     lines, padding, q, k, v = heads
     vectors = RelativeEmbeddings([0], 2 * most + 1, 4).by_layer()[0]
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), most), vectors)
+    term = DepthTerm(depth_buckets(step, most), vectors)
 
     def bucket(b, i, j):
         depth = []
@@ -102,7 +106,7 @@ def test_gradients_of_the_two_forms_agree(heads):
     lines, padding, q, k, v = heads
     embeddings = RelativeEmbeddings([0], 5, 4)
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), 2), embeddings.by_layer()[0])
+    term = DepthTerm(depth_buckets(step, 2), embeddings.by_layer()[0])
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
     found = []
     for form in (attend_densely, lambda term, *given: term.attend(*given)):

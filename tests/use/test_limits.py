@@ -176,6 +176,22 @@ def test_requests_that_come_while_a_batch_is_worked_on_go_together():
     assert all(a["translations"][0]["text"] == text[::-1] for text, (_, a) in answers.items()), "each gets its own"
 
 
+@pytest.mark.parametrize("text", ["ab " * 40, "狗在睡觉" * 20], ids=["spaces", "none"])
+def test_words_of_a_batch_are_bounded_whether_or_not_spaces_are_between_them(text):
+    model, service = stand_in_service(wait=True, search_words=4 * 60)  # four hypotheses
+    with running(service) as server:
+        threads = [threading.Thread(target=server.translate, kwargs={"text": text}) for _ in range(3)]
+        threads[0].start()
+        assert model.began.wait(60)
+        for thread in threads[1:]:
+            thread.start()
+        assert until(lambda: service.waiting() == 2)
+        model.go.set()
+        for thread in threads:
+            thread.join(20)
+    assert list(map(len, model.batches)) == [1, 1, 1]
+
+
 def test_an_answer_that_takes_too_long():
     model, service = stand_in_service(wait=True)
     with running(service, timeout=0.2) as server:
@@ -333,7 +349,7 @@ def test_garbage_is_not_looked_for_among_what_is_loaded(monkeypatch):
 
 
 def test_work_that_is_dropped_at_its_deadline_is_late_too():
-    """The thread of a model looks at the clock itself, and may do so a moment before the answer's time is over."""
+    """A model's thread looks at the clock itself, maybe just before the answer's time is over."""
     _, service = stand_in_service()
 
     async def status() -> int:

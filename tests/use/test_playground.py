@@ -72,7 +72,7 @@ class Naming:
         assert best[1] == line.heads[word] and best[2] == line.deprels[word], "tree and arcs say the same"
         return f"Fernrohr ({line.words[best[1]]}) <b>"
 
-    def attention(self, line: ParsedLine, beam: int, on_step: Any = None, nested: bool = False) -> dict:
+    def attention(self, line: ParsedLine, beam: int, *_: Any) -> dict:
         return {
             "words": line.words,
             "tags": line.upos,

@@ -130,11 +130,13 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
             panel.set_title(f"layer {layer}, head {head}", fontsize=size + 1)
             panel.set_yticks(range(len(rows)), rows if c == 0 else [""] * len(rows), fontsize=size)
             panel.tick_params(length=0)
+            # The pieces stand once, at the top: below the parse where there is one.
             if parse or r > 0:
                 panel.tick_params(labelbottom=False)
             else:
                 panel.set_xticks(places, columns, rotation=90, fontsize=size)
                 panel.tick_params(labeltop=True, labelbottom=False)
+    # Of the last picture, as all have one scale.
     figure.colorbar(picture, ax=axes[first:].ravel().tolist(), shrink=0.5, pad=0.01)
     return figure
 

@@ -96,12 +96,11 @@ def collect(
 
 def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
     pieces = [task.source_dictionary[i] for i in dataset.src[number - 1].tolist()]
-    source = text_of_tokens(dataset.src[number - 1], task.source_dictionary, getattr(task, "source_segmenter", None))
+    source = text_of_tokens(dataset.src[number - 1], task.source_dictionary, task.source_segmenter)
     reference = ""
     if dataset.tgt is not None:
-        reference = text_of_tokens(
-            dataset.tgt[number - 1], task.target_dictionary, getattr(task, "target_segmenter", None)
-        )
+        target = dataset.tgt[number - 1]
+        reference = text_of_tokens(target, task.target_dictionary, task.target_segmenter)
     if store is None:
         words = [word_of([piece]) for piece in pieces[:-1]]  # all but </s>, which no word has
         return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)

@@ -61,6 +61,7 @@ def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams
         column: ``upos`` or ``xpos``
     """
     source, target = task.cfg.source_lang, task.cfg.target_lang
+    # As fairseq's, the data may have been binarized for the other direction.
     paths = [store_path(task.data_dir, split, *pair, target) for pair in ((source, target), (target, source))]
     store = SyntaxStore(next(filter(os.path.exists, paths), paths[0]))
     pairs: set[tuple[int, int]] = set()

@@ -102,6 +102,7 @@ def parses(layout: Layout) -> list[Stage]:
                     "tokenizer": None if side.tokenizer in ("auto", "spaces") else side.tokenizer,
                     **side.model_dump(exclude_defaults=True, exclude=rest),
                 }
+            # `parse` refuses to replace another text's parse, which is this stage's.
             words = ["fairseq-syntax", "parse", *options({**values, "output": Out(parse)}), Free("--overwrite")]
             stages.append(layout.stage("parse", f"parse {split}.{lang}", [Command(words)], [parse]))
     return stages
@@ -186,5 +187,6 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
         [Command(["fairseq-preprocess", *PLUGIN, "-s", langs[0], "-t", langs[1], *options(values)])],
         made,
         reads=tuple(reads),
+        # fairseq-preprocess refuses to replace a dictionary.
         stale=(f"{layout.bin(control)}/dict.*.txt", f"{layout.bin(control)}/.dict.*.json"),
     )

@@ -19,6 +19,7 @@ _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "
 def hardware() -> Mapping[str, Any]:
     """Hardware and versions of this process; nothing that names the machine or its user."""
     facts: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
+    # The processors of this process, which may be fewer than the machine's.
     facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
     facts["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     facts["versions"] = {}

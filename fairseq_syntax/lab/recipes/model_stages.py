@@ -56,6 +56,7 @@ def translations(layout: Layout, run: Run) -> list[Stage]:
         words: list[Word]
         if variant.without_parse:  # fairseq-generate reads the binarized data, which have it
             words = ["fairseq-syntax", "translate", checkpoint]
+            # fairseq-generate's beam, as for the others: that of `translate` is narrower.
             words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
             words += ["--parser", "none", "--missing-parse", "neutral"]
             words += options({"input": In(layout.text(table.test, source)), "output": Out(output)})
@@ -134,6 +135,7 @@ def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | No
             values["conllu"] = In(layout.parse(table.test, source))
     words = ["fairseq-syntax", "score", *options({**values, "json": Out(layout.score_file(table))})]
     reads: Sequence[Path] = [file for files in outputs.values() for file in files]
+    # The words that say whose a translation is are paths, which do not count.
     about = tuple(f"{name}:{len(of)}" for name, of in runs.items())
     made = [layout.score_file(table)]
     return layout.stage("score", f"score {table}", [Command(words)], made, reads=tuple(reads), about=about)

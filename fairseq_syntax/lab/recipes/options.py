@@ -21,6 +21,7 @@ def check_options(plan: Plan) -> None:
     """Raises SyntaxDataError for an option of a system's training or translation that fairseq does not take."""
     register()
     for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
+        # Its training and first translation: the others are of other tests or variants.
         for stage in plan.of_run(run)[:2]:
             if stage.commands[0].words[0] in ("fairseq-train", "fairseq-generate"):
                 _check(stage.commands[0], run, plan)
@@ -44,7 +45,7 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
         logging.disable(before)
     # As argparse says it: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
     why, _, choices = message.getvalue().strip().rpartition("error: ")[2].partition(" (choose from ")
-    known = [one.lstrip("-") for one in parser._option_string_actions]
+    names = [one.lstrip("-") for one in parser._option_string_actions]
     where, line, hint = plan.path, None, None
     document = read(plan.path)
     parts = [("train",), ("size",), ("translate",), *(("systems", run.system, *part) for part in _PARTS)]
@@ -52,6 +53,8 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
         for keys in parts:
             for key in (name, name.replace("-", "_")):
                 where, line = document.places.get((*keys, key), (where, line))
-        wrong, right = (name, known) if not choices else (why.split("'")[-2], re.findall(r"[\w.+-]+", choices))
+        wrong, right = name, names
+        if choices:
+            wrong, right = why.split("'")[-2], re.findall(r"[\w.+-]+", choices)
         hint = meant(wrong, right) if wrong not in right else hint
     raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

@@ -50,6 +50,7 @@ class Plan(Layout):
             parse.get(side, {}).pop("models", None)
         parse["controls"] = parse.get("controls", {}).get(system.parse)
         commands = [
+            # Neither paths nor words without a part in the result, which are of other types.
             [word for word in command.words if type(word) is str]
             for stage in (model_stages.train(self, run), *model_stages.translations(self, run))
             for command in stage.commands

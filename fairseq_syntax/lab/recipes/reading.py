@@ -76,6 +76,7 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
         SyntaxDataError: it cannot be read, is not YAML, or extends itself
     """
     try:
+        # Composed once, for the places of the keys and for their values.
         loader = _Texts(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         document = Document(None, dict(_places(node, (), path)))

@@ -343,6 +343,7 @@ def as_html(plan: Plan, sections: Sequence[Section]) -> str:
         title = html.escape(section.title)
         folded = f"<details><summary>{title}</summary>{inner}</details>"
         parts.append(folded if section.rest else f"<h2>{title}</h2>{inner}")
+    # The body comes last, as a text in it may look like a mark.
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     for mark, text in {"RECIPE": html.escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
         page = page.replace(f"__{mark}__", text)
@@ -353,6 +354,7 @@ def _html_block(block: str | Table | Picture) -> str:
     escape = html.escape
     if isinstance(block, Picture):
         text = block.path.read_text(encoding="utf-8")
+        # HTML takes the drawing without the XML declaration before it.
         return f"<figure>{text[text.index('<svg') :]}<figcaption>{escape(block.title)}</figcaption></figure>"
     if isinstance(block, str):
         return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"

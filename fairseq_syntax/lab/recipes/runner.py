@@ -35,6 +35,7 @@ _PROGRESS = re.compile(r"epoch (\d+)(?:: +(\d+) / (\d+)| \|).*?num_updates[= ](\
 
 def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
     """The variables that a recipe's commands get beside those of this process."""
+    # This package for the commands, too, where it is on the path and not installed.
     path = [os.path.dirname(USER_DIR), *filter(None, [os.environ.get("PYTHONPATH")])]
     fixed = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     malloc = {name: os.environ.get(name, value) for name, value in _MALLOC.items()}
@@ -85,6 +86,7 @@ class Runner:
                     futures[pool.submit(self._make, waiting.pop(name))] = name
                 if not futures:
                     break  # what is left needs what failed
+                # A second at most, for what the bar says of running stages.
                 for future in wait(futures, 1.0, FIRST_COMPLETED).done:
                     name = futures.pop(future)
                     bar.update()
@@ -94,6 +96,7 @@ class Runner:
                     for before in needs.values():
                         before.discard(name)
                 if not bar.disable:
+                    # A copy: other threads begin and end stages meanwhile.
                     bar.set_postfix_str("; ".join(self._state(*one) for one in list(self._begun.values())))
         return failed
 
@@ -109,6 +112,7 @@ class Runner:
                 before = read_record(stage.stamp)
                 if before is not None and before["made_from"] != step.made_from:
                     stage.remove_stale()
+                # First: after an interruption, the record says whose unfinished outputs these are.
                 step.begin()
                 stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")
                 begun = time.monotonic()
@@ -117,6 +121,7 @@ class Runner:
                     self.say(f"{stage.name}: started; its log is {log}")
                 for path in (log, *stage.outputs):
                     make_folder(path.parent)
+                # Of this start alone: its end is shown if it fails, and says how far a training is.
                 log.write_bytes(b"")
                 for command in stage.commands:
                     status = self._run(command, stage, log)

@@ -69,6 +69,7 @@ class Work:
             wanted: set[Path | str] = set()
             for score in self.scores(self.plan.runs):
                 wanted |= set(score.inputs).difference(score.reads)
+            # Backwards: what a stage reads is wanted before the stage that makes it comes up.
             for stage in reversed(stages):
                 if wanted.isdisjoint((stage.name, *stage.outputs)):
                     stages.remove(stage)

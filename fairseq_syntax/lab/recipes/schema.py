@@ -224,6 +224,7 @@ class Translate(Section):
     """How the tests are translated. Any other key is an option of fairseq-generate, such as `beam: 5`."""
 
     model_config = ConfigDict(extra="allow")
+    # By this annotation pydantic checks the values of all other keys.
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
     checkpoint: Literal["best", "last"] = Field("best", description="best on validation data, or last")

@@ -36,6 +36,7 @@ def by_length(
     scorer = Scorer("bleu", references, tokenize, lowercase)
     tokenizer = cast(Any, scorer.metric).tokenizer
     lengths = np.array([len(tokenizer(line).split()) for line in (references[0] if sources is None else sources)])
+    # A line without tokens is in no interval (0, w] or above: it goes into the first.
     bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
     buckets = []
     for k in np.unique(bucket):

@@ -51,6 +51,7 @@ def by_syntax(
     parts = []
     for prop in properties:
         values = prop.values(parses)
+        # Any text may be a label or a tag: a misspelt one is no error, but fits no word.
         if "=" in prop.name and not values.any():
             logger.warning("--by %s: no word of these sentences has it", prop.name)
         intervals = []

@@ -86,6 +86,7 @@ def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
         "items": total,
         "right": count,
         "accuracy": share,
+        # Where none or all are right, one end is 0 or 1, but for rounding.
         "low": float(max(0.0, centre - half)) if count else 0.0,
         "high": float(min(1.0, centre + half)) if count < total else 1.0,
         "sources": len(np.unique(sources)),

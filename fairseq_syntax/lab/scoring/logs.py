@@ -46,6 +46,7 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
 
 def _entries(line: str) -> Iterator[tuple[str, dict[str, float]]]:
     """What a line measures, and its numbers by name; nothing of a line that has none."""
+    # Behind what a logger puts before it: date, level and name.
     start = line.find('{"epoch"')
     if start >= 0:
         try:

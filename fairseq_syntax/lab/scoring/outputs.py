@@ -11,6 +11,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_bytes
 
 _GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
+# The score tells it from plain text that happens to begin with H-1.
 _MARKS_OUTPUT = re.compile(rb"^[HD]-\d+\t-?(?:\d|inf|nan)", re.MULTILINE)
 
 

@@ -20,6 +20,7 @@ def length(line: ParsedLine) -> float:
 
 def depth(line: ParsedLine) -> float:
     """The number of arcs from the deepest word to its root; 0 without words or with roots only."""
+    # Without recursion, which a chain of a thousand words would end.
     depth_of: dict[int, int] = {}
     for word in range(len(line.words)):
         path = []

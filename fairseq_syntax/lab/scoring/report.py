@@ -270,6 +270,7 @@ def _tests(
                 for one in family:
                     one["holm"] = {}
                 for test in TESTS:
+                    # A test that says nothing of a system, as of one seed, is no comparison.
                     having = [i for i, values in enumerate(raw) if test in values]
                     for i, adjusted in zip(having, holm([raw[i][test] for i in having])):
                         family[i]["holm"][test] = adjusted

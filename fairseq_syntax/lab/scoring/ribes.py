@@ -43,6 +43,7 @@ def word_ranks(reference: Sequence[str], hypothesis: Sequence[str]) -> list[int]
     ref = np.array([ids[word] for word in reference], dtype=np.int64)
     hyp = np.array([ids[word] for word in hypothesis], dtype=np.int64)
     ambiguous = {w for w in in_hypothesis if w in in_reference and not in_hypothesis[w] == in_reference[w] == 1}
+    # What begins in a word is, read backwards, what ends in it.
     right = _contexts(ref[::-1], hyp[::-1])[::-1] if ambiguous else []
     left = _contexts(ref, hyp) if ambiguous else []
     places = {word: i for i, word in enumerate(reference)}
@@ -61,6 +62,7 @@ def word_ranks(reference: Sequence[str], hypothesis: Sequence[str]) -> list[int]
             if window <= min(longest - 1, room, most - 1):
                 matches.append((window, order, len(ref) - 1 - place if order == 0 else place))
         if matches:
+            # The shortest context; of two, the one to the right (order 0).
             ranks.append(min(matches)[2])
     return ranks
 

@@ -43,6 +43,7 @@ def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[f
         return None
     score, scores = resampled.score, resampled.scores
     gains = scores[system] - scores[baseline]
+    # A draw without a gain has no share: it counts as above every other.
     drawn = np.divide(scores[twin] - scores[baseline], gains, out=np.full_like(gains, np.inf), where=gains > 0)
     return [(score[twin] - score[baseline]) / (score[system] - score[baseline]), *bounds(drawn)]
 

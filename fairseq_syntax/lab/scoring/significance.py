@@ -164,10 +164,11 @@ class Resampled:
         self.variances: dict[str, tuple[float, float]] = {}
         for system, translations in runs.items():
             whole = np.array([scorer.corpus(lines, subset) for lines in translations])
-            drawn = _draws(scorer, translations, draws, seed, subset, groups)
+            drawn = _draws(scorer, translations, draws, seed, subset, groups)  # [seeds, draws]
             self.score[system], self.scores[system] = float(whole.mean()), drawn.mean(0)
             self.seeds[system] = n = len(whole)
             if n > 1:
+                # Less the mean of n seeds, a seed keeps (n - 1) / n of its variance.
                 of_sentences = float((drawn - drawn.mean(0)).var(axis=1, ddof=1).mean() * n / (n - 1))
                 self.variances[system] = variance, _ = float(whole.var(ddof=1)), of_sentences
                 if variance > of_sentences:
@@ -205,6 +206,7 @@ def _draws(
     group_of = group_numbers(numbers if groups is None else [groups[number] for number in numbers])
     sums = [_sums_by_group(one[numbers], group_of) for one in statistics]
     blocks = [
+        # [draws of the block, groups] @ [groups, K]: the summed statistics of each draw
         [[scorer.of_sums(drawn) for drawn in counts @ one] for one in sums]
         for counts in _counts(len(sums[0]), draws, seed)
     ]

@@ -103,6 +103,7 @@ def evaluate(gold: Words, system: Words) -> dict[str, Score]:
 
     def score(correct: int) -> Score:
         n_gold, n_system, aligned = len(gold.words), len(system.words), len(pairs)
+        # F1, the harmonic mean, is the correct words over the mean of both counts.
         totals = (n_system, n_gold, (n_gold + n_system) / 2, aligned)
         precision, recall, f1, accuracy = (correct / total if total else 0.0 for total in totals)
         return Score(precision, recall, f1, accuracy, correct, n_gold, n_system, aligned)
@@ -184,6 +185,7 @@ def _align_forms(
 
 
 def _without_spaces(form: str) -> str:
+    # As the shared task's program: tabs and line feeds are no "Zs".
     return "".join(c for c in form if unicodedata.category(c) != "Zs")
 
 

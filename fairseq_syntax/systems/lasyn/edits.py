@@ -11,6 +11,7 @@ import numpy as np
 from fairseq_syntax.systems.lasyn.templates import Template
 
 EDGE = -2  # stands before the first and after the last tag of a sentence
+TRIES = 300  # of a random edit, in a row, before a variation is given up
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
@@ -49,7 +50,7 @@ class TagBigrams:
         # Every sentence's words with an edge before, and one edge after the last sentence.
         sequence = np.append(np.insert(tags, ends - lengths, EDGE), EDGE)
         beside = np.stack([sequence[:-1], sequence[1:]], axis=1)
-        inside = np.repeat(tags[pieces > 1][:, None], 2, axis=1)
+        inside = np.repeat(tags[pieces > 1][:, None], 2, axis=1)  # pieces of one word
         pairs = np.unique(np.concatenate([beside, inside]), axis=0)
         return {(int(a), int(b)) for a, b in pairs if a != 0 and b != 0}
 
@@ -60,7 +61,10 @@ def neighbours(sequence: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def random_edit(sequence: Template, tags: Sequence[int], rng: random.Random) -> Template:
-    """The sequence with one tag put in, taken out or replaced, each place and tag as likely as another."""
+    """The sequence, of one tag or more, with one put in, taken out or replaced.
+
+    Each place and tag is as likely as another.
+    """
     kind = rng.randrange(3)
     if kind == 0:
         place = rng.randrange(len(sequence) + 1)
@@ -70,22 +74,28 @@ def random_edit(sequence: Template, tags: Sequence[int], rng: random.Random) -> 
 
 
 def random_variation(
-    sequence: Template, distance: int, bigrams: TagBigrams, rng: random.Random, tries: int = 300
+    sequence: Template,
+    distance: int,
+    bigrams: TagBigrams,
+    rng: random.Random,
 ) -> Template | None:
     """A random valid sequence whose edit distance from `sequence` is exactly `distance`.
 
     Edits are drawn one after the other; one that makes a pair of neighbours that neither the training data nor
-    `sequence` has, or that leads no farther away, is drawn again. None where that fails `tries` times in a row.
+    `sequence` has, or that leads no farther away, is drawn again. None where that fails
+    :data:`TRIES` times in a row.
     """
     allowed = bigrams.pairs.union(neighbours(sequence))
     current, reached, failures = list(sequence), 0, 0
     while reached < distance:
         changed = random_edit(current, bigrams.tags, rng)
+        # Never empty: no translation is, and the next edit needs a tag to take out or replace.
         valid = changed and allowed.issuperset(neighbours(changed))
+        # An edit may undo an earlier one, so that the distance is not the number of edits.
         if valid and edit_distance(sequence, changed) == reached + 1:
             current, reached, failures = changed, reached + 1, 0
             continue
         failures += 1
-        if failures == tries:
+        if failures == TRIES:
             return None
     return current

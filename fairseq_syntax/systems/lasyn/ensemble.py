@@ -48,13 +48,13 @@ class LatentEnsemble(EnsembleModel):
         """Encode a batch, and begin its search."""
         tokens = net_input["src_tokens"]
         self._tables = [m.decoder.tables() for m in self.models]
-        self._moved: Tensor | None = None
+        self._moved: Tensor | None = None  # of each row, which it was at the last step
         self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
         self._template_tags: Tensor | None = None
         if self.templates is not None:
-            # Column n has the value at position n, and the length is where </s> has to come.
+            # Column n of the tags [R, T] is position n; the length [R] is where </s> has to come.
             self._length = torch.tensor([len(t) for t in self.templates], device=tokens.device)
             template_tags = [[*t, OPEN if self.end is None else self.end] for t in self.templates]
             # Known here, so that no step has to ask the device.
@@ -90,11 +90,11 @@ class LatentEnsemble(EnsembleModel):
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
             scores = mean_log(self._marginal)
         if template_tags is not None:
-            values = template_tags.clamp(min=0)
+            values = template_tags.clamp(min=0)  # open places: any value, whose scores go unused
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        if temperature != 1.0:
+        if temperature != 1.0:  # log-probabilities are logits, too
             scores = torch.log_softmax(scores / temperature, dim=1)
         return scores, attention
 
@@ -105,29 +105,39 @@ class LatentEnsemble(EnsembleModel):
         each = [torch.log_softmax(rest[rows] + t.by_word[words], dim=-1) for rest, t in zip(self._rest, self._tables)]
         if len(each) == 1:
             return each[0]
+        # P(y, z) of each model, averaged as their P(y) are.
         joint = [m[rows, words][..., None] + post for m, post in zip(self._marginal, each)]
         return torch.log_softmax(mean_log(joint), dim=-1)
 
     def finished_tags(self, rows: Tensor) -> Tensor:
         """The latent values [N, T] of the hypotheses that end with ``</s>`` now, rows [N] of the last step."""
-        template_tags = None if self._template_tags is None else self._template_tags[rows, self._tags.size(1)]
-        last = self._best(rows, torch.full_like(rows, self.eos), template_tags, self._tags.size(1))
+        template_tags = None if self._template_tags is None else self._template_tags[rows]
+        last = self._values(rows, torch.full_like(rows, self.eos), template_tags)
         return torch.cat([self._tags[rows], last[:, None]], dim=1)
 
     def _extend_tags(self, words: Tensor) -> None:
         """Note the values of the words [R] that were chosen at the last step; the rows have moved since."""
+        # The posterior is that of the last step, in its rows.
         rows = torch.arange(len(words), device=words.device) if self._moved is None else self._moved
         self._moved = None
-        step = self._tags.size(1)
-        template_tags = None if self._template_tags is None else self._template_tags[:, step]
-        self._tags = torch.cat([self._tags, self._best(rows, words, template_tags, step)[:, None]], dim=1)
+        values = self._values(rows, words, self._template_tags)
+        self._tags = torch.cat([self._tags, values[:, None]], dim=1)
 
-    def _best(self, rows: Tensor, words: Tensor, template_tags: Tensor | None, step: int) -> Tensor:
-        """The given values [R] of a step, and where there is none the most probable one of the words."""
+    def _values(self, rows: Tensor, words: Tensor, template_tags: Tensor | None) -> Tensor:
+        """The values [R] of the last step's words: the template's, else the most probable.
+
+        Args:
+            rows: [R] int64, the rows that they were chosen in
+            words: [R] int64
+            template_tags: [R, T], the templates of these words' hypotheses
+        """
+        step = self._tags.size(1)
         if template_tags is not None and not self._open[step]:
-            return template_tags
+            return template_tags[:, step]
         best = self.log_posterior(rows, words).argmax(dim=-1)
-        return best if template_tags is None else torch.where(template_tags.eq(OPEN), best, template_tags)
+        if template_tags is None:
+            return best
+        return torch.where(template_tags[:, step].eq(OPEN), best, template_tags[:, step])
 
     # -- one step --------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class LatentGenerator(SequenceGenerator):
                 raise SyntaxDataError("a joint search has no temperature", hint="leave --temperature out")
             search_strategy = JointBeamSearch(tgt_dict, ensemble)
         super().__init__(ensemble, tgt_dict, search_strategy=search_strategy, **kwargs)
-        self.mode, self.templates = mode, templates
+        self.templates = templates
 
     @torch.no_grad()
     def generate(self, models: list[Any], sample: dict[str, Any], **kwargs: Any) -> list[list[dict[str, Tensor]]]:
@@ -68,6 +68,7 @@ class LatentGenerator(SequenceGenerator):
     def _check_lengths(self, templates: list[Template], sample: dict[str, Any]) -> None:
         source_length = sample["net_input"]["src_tokens"].size(1)
         path = getattr(self.templates, "path", None)  # of references there is none
+        # As fairseq's generator limits its steps.
         longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
         for number, template in zip(sample["id"].tolist(), templates):
             if not self.min_len <= len(template) <= longest:

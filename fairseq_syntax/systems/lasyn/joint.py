@@ -12,24 +12,25 @@ from torch import Tensor
 
 from fairseq_syntax.model.thresholds import thresholds
 
+PARTS = 8  # lines that a row is laid out in
 
-def largest(x: Tensor, k: int, parts: int = 8) -> tuple[Tensor, Tensor]:
-    """``x.topk(k)`` of each row: values and indices [B, k], the highest first; quicker on CPUs where k is not small.
 
-    PyTorch keeps a heap of k elements there. The k largest lie in those k columns that have the largest maxima, where a
-    row is laid out in ``parts`` lines below each other: on 50 rows of 40,000, k = 64, one thread, 3 ms in place of 17.
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """``x.topk(k)`` of each row [N]: values and indices [B, k], the highest first.
 
-    Args:
-        x: [B, N]
-        parts: lines that a row is laid out in; what is left over is looked at whole
+    Quicker on CPUs where k is not small, as PyTorch keeps a heap of k elements there. Where a row
+    is laid out in :data:`PARTS` lines below each other, the k largest lie in the k columns of the
+    largest maxima, or in what is left over at its end: on 50 rows of 40,000, k = 64, one thread,
+    3 ms in place of 17.
     """
     rows, n = x.size()
-    width = n // parts
+    width = n // PARTS
     if not thresholds(x.device).heap or k * 4 > width:
         return x.topk(k)
-    column = x[:, : parts * width].view(rows, parts, width).amax(dim=1).topk(k, sorted=False).indices
-    index = (column[:, None] + torch.arange(parts)[:, None] * width).flatten(1)
-    index = torch.cat((index, torch.arange(parts * width, n).expand(rows, -1)), dim=1)
+    laid_out = x[:, : PARTS * width].view(rows, PARTS, width)
+    column = laid_out.amax(dim=1).topk(k, sorted=False).indices  # [B, k]
+    index = (column[:, None] + torch.arange(PARTS)[:, None] * width).flatten(1)  # [B, PARTS k]
+    index = torch.cat((index, torch.arange(PARTS * width, n).expand(rows, -1)), dim=1)
     values, place = x.gather(1, index).topk(k)
     return values, index.gather(1, place)
 
@@ -80,8 +81,8 @@ class JointBeamSearch(BeamSearch):
         n_sentences, beam, n_words = lprobs.size()
         # At the first step all hypotheses of a sentence are the same.
         bound = lprobs[:, :1] if step == 0 else lprobs + scores[:, :, step - 1, None]
-        bound = bound.reshape(n_sentences, -1)
-        n_best = min(candidate_multiple * beam, bound.size(1) - 1)
+        bound = bound.reshape(n_sentences, -1)  # [B, beam V]
+        n_best = min(candidate_multiple * beam, bound.size(1) - 1)  # as in fairseq, never padding
         first_row = torch.arange(n_sentences, device=bound.device)[:, None] * beam
 
         def joint(marginal: Tensor, index: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ class JointBeamSearch(BeamSearch):
         remaining = max(int((bound > best[:, -1:]).sum(dim=1).max()), n_best)
         marginal, order = bound.topk(remaining)
         best_scores, index = marginal.new_full(best.shape, -math.inf), order[:, :n_best]
-        # As many words as a block holds once their values are beside them, of which there are no more than this.
+        # A sentence's words in a block: with a number for each value, all make ``block`` elements.
         step = max(n_best, self.block // (n_sentences * self._posterior[0].n_values))
         for start in range(0, remaining, step):
             block = slice(start, start + step)

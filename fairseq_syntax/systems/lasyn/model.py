@@ -95,6 +95,7 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         """:func:`.softmax.search_scores` at decoder outputs ``hidden`` [R, C]: ([R, V], [R, Z])."""
         from fairseq_syntax.systems.lasyn.softmax import LN2, search_scores
 
+        # In base 2, as search_scores takes logits. Here there are C numbers to divide, and not V.
         return search_scores(self.output_projection(hidden / LN2), self.log_prior(hidden), tables)
 
     def conditional(self, hidden: Tensor, values: Tensor) -> Tensor:
@@ -145,6 +146,7 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             [B, T] int64; :data:`UNKNOWN` on padding and where the word has no tag that the training data knows
         """
         eos = self.dictionary.eos()
+        # Label 0 is no label, and one that the training data does not have.
         label = getattr(SyntaxBatch(syntax, target, self.padding_idx), str(self.tags))
         return torch.where(label > 0, label, UNKNOWN).masked_fill(target.eq(eos), self.latent_names.index(END))
 

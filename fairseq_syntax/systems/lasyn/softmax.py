@@ -68,7 +68,7 @@ def log_sum_exp_pairs(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
 
 def log_product(x: ExpRows, y: ExpRows) -> Tensor:
     """`log sum_k exp(x[i, k] + y[j, k])` [R, M] of rows `x` [R, K] and `y` [M, K], whatever their magnitudes."""
-    product = x.exp @ y.exp.t()
+    product = x.exp @ y.exp.t()  # [R, M]
     pairs = untrusted_pairs(product)
     out = product.log_().add_(x.peak).add_(y.peak.t())
     if len(pairs):
@@ -89,10 +89,11 @@ class _LogMatmulExp(torch.autograd.Function):
         # d out[i, j] / d x[i, k] = exp(x[i, k] + y[j, k] - out[i, j]), and the same for y[j, k].
         x, y, out = ctx.saved_tensors
         ex, ey = exp_rows(x), exp_rows(y)
+        # The forward pass's products [R, M], of what was saved.
         product = (out - ex.peak - ey.peak.t()).exp_()
         pairs = untrusted_pairs(product)
         share = grad / product
-        share[pairs[:, 0], pairs[:, 1]] = 0
+        share[pairs[:, 0], pairs[:, 1]] = 0  # they are added one by one below
         grad_x = (share @ ey.exp).mul_(ex.exp)
         grad_y = (share.t() @ ex.exp).mul_(ey.exp)
         for i, j in pair_batches(pairs, x.size(1)):
@@ -203,6 +204,7 @@ class _EMLossFunction(torch.autograd.Function):
         dtype = log_prior.dtype
         # The products that make gradients run in `dtype`: in half precision, elements of dA would underflow.
         weight32, embed32, weight = weight.to(dtype), embed.to(dtype), weight.to(hidden.dtype)
+        # fairseq's label smoothing: every word has the weight `off`, and the target `on` more.
         off = smoothing / (n_words - 1) if smoothing else 0.0
         on = 1.0 - smoothing - off if smoothing else 1.0
         # Logits are taken relative to their row's maximum throughout, which no probability depends on.
@@ -229,11 +231,11 @@ class _EMLossFunction(torch.autograd.Function):
             at_target = exps.gather(1, y[:, None])
             word_sum = exps.sum(dim=1, keepdim=True) if smoothing else None
             exps.exp_()
-            product = exps @ exp_tags.t()
+            product = exps @ exp_tags.t()  # [chunk, Z]
             pairs = no_pairs if safe else untrusted_pairs(product)
             norm = product.log()
             if len(pairs):
-                logits = torch.mm(h, weight.t()).to(dtype)
+                logits = torch.mm(h, weight.t()).to(dtype)  # A again: it was overwritten
                 logits.sub_(logits.amax(dim=1, keepdim=True))
                 norm[pairs[:, 0], pairs[:, 1]] = log_sum_exp_pairs(logits, tags, pairs)
 
@@ -247,7 +249,7 @@ class _EMLossFunction(torch.autograd.Function):
                 one_hot = F.one_hot(z.clamp(min=0), posterior.size(1)).to(dtype)
                 posterior = torch.where((z >= 0)[:, None], one_hot, posterior)
             gamma[rows] = posterior
-            value = nll[rows]
+            value = nll[rows]  # what the bound is where gamma is the posterior, without smoothing
             if smoothing or observed is not None:
                 if smoothing:
                     sums = cast(Tensor, word_sum) + cast(Tensor, tag_sum)
@@ -263,7 +265,7 @@ class _EMLossFunction(torch.autograd.Function):
             share = posterior / product
             if len(pairs):
                 share[pairs[:, 0], pairs[:, 1]] = 0
-            grad_products.addmm_(share.t(), exps)
+            grad_products.addmm_(share.t(), exps)  # before exps is overwritten
             grad_logits = exps.mul_(share @ exp_tags)
             for i, j in pair_batches(pairs, n_words):
                 part = (logits[i] + tags[j] - norm[i, j, None]).exp_().mul_(posterior[i, j, None])
@@ -284,6 +286,7 @@ class _EMLossFunction(torch.autograd.Function):
             grad_weight.addmm_(grad_tags.t(), embed32)
             ctx.save_for_backward(grad_hidden, grad_weight, grad_tags @ weight32, gamma)
         ctx.mark_non_differentiable(nll, gamma)
+        # Without positions the loss is the 0 of an empty sum, of the right type and device.
         return torch.stack(loss).sum() if loss else nll.sum(), nll, gamma
 
     @staticmethod
@@ -291,6 +294,7 @@ class _EMLossFunction(torch.autograd.Function):
         hidden, weight, embed, gamma = ctx.saved_tensors
         # In half precision `grad` is the loss scale: it has to come in before the cast.
         scaled = [(g * grad).to(t) for g, t in zip((hidden, weight, embed), ctx.dtypes)]
+        # The last one is that by log P(z).
         return *scaled, gamma * -grad, None, None, None, None, None
 
 
@@ -316,7 +320,7 @@ def em_loss(
     log marginal (Fisher's identity); it is computed with the value, where gradients are enabled.
     """
     chunk = chunk or max(64, thresholds(hidden.device).scratch // weight.size(0))
-    differentiate = torch.is_grad_enabled()
+    differentiate = torch.is_grad_enabled()  # within the function's forward it never is
     with full_precision(hidden):
         return EMLoss(
             *_EMLossFunction.apply(hidden, weight, embed, log_prior, target, observed, smoothing, differentiate, chunk)

@@ -63,7 +63,7 @@ class FileTemplates:
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
         """The templates of a batch, by the sentence numbers in ``sample["id"]``."""
         numbers = sample["id"].tolist()
-        if max(numbers) >= len(self.templates):
+        if max(numbers) >= len(self.templates):  # in fairseq-interactive nothing is counted before
             self.check_count(max(numbers) + 1)
         return [self.templates[i] for i in numbers]
 

@@ -22,6 +22,7 @@ function node(parent, name, attributes = {}, text) {
 }
 const pen = document.createElement("canvas").getContext("2d");
 function textWidth(text, size, language) {
+  /* the style sheet chooses fonts by language: an element tells which */
   const probe = $("tip"), before = probe.lang;
   probe.lang = language || "";
   pen.font = `${size}px ${getComputedStyle(probe).fontFamily}`;
@@ -41,16 +42,16 @@ function tip(event, text) {
 function levels(arcs) {
   /* an arc is above all arcs that it covers */
   const order = arcs.map((_, i) => i).sort((a, b) => Math.abs(arcs[a].i - arcs[a].h) - Math.abs(arcs[b].i - arcs[b].h));
-  const found = new Array(arcs.length).fill(1);
+  const heights = new Array(arcs.length).fill(1);
   for (const k of order) {
     const [from, to] = [Math.min(arcs[k].i, arcs[k].h), Math.max(arcs[k].i, arcs[k].h)];
     for (const other of order) {
       if (other === k) break;
       const [a, b] = [Math.min(arcs[other].i, arcs[other].h), Math.max(arcs[other].i, arcs[other].h)];
-      if (a < to && b > from) found[k] = Math.max(found[k], found[other] + 1);
+      if (a < to && b > from) heights[k] = Math.max(heights[k], heights[other] + 1);
     }
   }
-  return found;
+  return heights;
 }
 /* the arcs of a tree, and those that the parser holds for possible with a probability of `least` or more */
 function arcsOf(sentence, treeName, least) {
@@ -83,6 +84,7 @@ function drawArcs(svg, arcs, roots, x, base, step, font) {
   const level = levels(arcs), top = Math.max(0, ...level);
   /* the tree's own arcs last, over the others */
   arcs.map((arc, k) => [arc, k]).sort((a, b) => a[0].sure - b[0].sure).forEach(([arc, k]) => {
+    /* beside the middle of the head, where its own arc arrives */
     const to = x[arc.i], from = x[arc.h] + Math.sign(x[arc.i] - x[arc.h]) * 4, y = base - level[k] * step;
     const group = node(svg, "g", {class: "one", "data-i": arc.i, "data-h": arc.h});
     const kind = arc.mark || (arc.sure ? "sure" : "maybe");
@@ -98,6 +100,8 @@ function drawArcs(svg, arcs, roots, x, base, step, font) {
       arcText({label: "root", p: root.p}));
   }
 }
+/* in every drawing, so that it can be saved alone; of equal ids on a page any will do, as they are
+   alike */
 function markers(svg) {
   const defs = node(svg, "defs");
   for (const name of ["sure", "maybe", "changed"]) {
@@ -105,7 +109,9 @@ function markers(svg) {
     node(marker, "path", {d: "M0,0 L7,3.5 L0,7 z"});
   }
 }
-/* A tree over its words, in a box of its own; returns {svg, x, base, width}: the middles of the words, and where they begin. */
+/* A tree over its words, in a box of its own. Returns its svg, the middles x of the words, the
+   height base at which they begin, and how wide each is.
+   `least`: of the parser's other arcs to be drawn; 2: none is so probable. */
 function drawTree(box, sentence, treeName, {least = 2, language = "", size = 15, step = 21, small = 11, gap = 18} = {}) {
   const tree = sentence.trees[treeName], arcs = arcsOf(sentence, treeName, least);
   /* as wide as the word, its tag, and the labels of arcs to its neighbour */
@@ -131,7 +137,7 @@ function drawTree(box, sentence, treeName, {least = 2, language = "", size = 15,
     word.addEventListener("mousemove", event => { onlyArcsOf(svg, i); tip(event, headsOf(sentence, treeName, i)); });
     word.addEventListener("mouseleave", event => { onlyArcsOf(svg); tip(event); });
   });
-  return {svg, x, base, width, wide};
+  return {svg, x, base, wide};
 }
 function onlyArcsOf(svg, i) {
   svg.querySelectorAll(".one").forEach(one => one.classList.toggle("dim", i !== undefined && Number(one.dataset.i) !== i));
@@ -212,6 +218,7 @@ function drawMini(parent, panel, layer, head, options) {
   const pixels = canvas.getContext("2d"), image = pixels.createImageData(layer.columns, layer.rows), values = weightsOf(layer);
   const size = layer.rows * layer.columns, top = largest(layer, head, options.scale());
   const flip = rightToLeft(options.languages.src) && panel.kind !== "decoder";
+  /* a canvas knows no variables of the style sheet, whose colours are written with six digits */
   const colour = getComputedStyle(document.documentElement).getPropertyValue("--blue").trim();
   const blue = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
   for (let k = 0; k < size; k++) {
@@ -232,6 +239,7 @@ function drawHeat(parent, sentence, panel, layer, options) {
   const rows = panel.kind === "encoder" ? sentence.pieces : output.pieces;
   const columnLang = panel.kind === "decoder" ? tgt : src, rowLang = panel.kind === "encoder" ? src : tgt;
   const flip = rightToLeft(src) && panel.kind !== "decoder";
+  /* at their largest: the size of the letters depends on the cells, for which these leave room */
   const names = Math.max(...rows.map(r => textWidth(r, 13, rowLang))) + 12, room = Math.min(560, (options.width || Infinity) - names - 24);
   const cell = Math.max(11, Math.min(24, Math.floor(Math.min(room / columns.length, 560 / rows.length)))), size = Math.min(13, cell);
   const left = Math.max(...rows.map(r => textWidth(r, size, rowLang))) + 12;
@@ -259,9 +267,11 @@ function drawHeat(parent, sentence, panel, layer, options) {
   const values = weightsOf(layer), at = panel.head * layer.rows * layer.columns;
   const value = (i, j) => values[at + i * layer.columns + j] / 255;
   const cells = node(svg, "g", {class: "cells"});
+  /* the ground, which the pointer meets where no cell is drawn */
   node(cells, "rect", {x: left, y: top, width: columns.length * cell, height: rows.length * cell, class: "empty"});
   for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) {
     const w = value(i, j);
+    /* weights are multiples of 1/255: all but 0 */
     if (w > .003) node(cells, "rect", {x: X(j), y: top + i * cell, width: cell - .5, height: cell - .5, "fill-opacity": w / most});
   }
   const legend = node(parent, "div", {class: "note legend"});

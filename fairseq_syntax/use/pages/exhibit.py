@@ -91,6 +91,7 @@ def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]])
     mass: dict[tuple[int, int], float] = {}
     for dependent, head, _, p in arcs:
         mass[dependent, head] = mass.get((dependent, head), 0.0) + p
+    # 0: so improbable that the parser's threshold left it out, as heads of a tree can be.
     return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
 
 
@@ -106,6 +107,7 @@ def show_model(
         return
     if exhibit.words:
         weights = attention["encoder"][place[0]][place[1]]
+        # Without a parse, the line is one sentence.
         heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
         p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]

@@ -38,6 +38,8 @@ def self_contained(template: Path, *, title: str, data: Any) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = template.read_text(encoding="utf-8")
     for mark, value in (
+        # The style sheet and the script hold marks of their own. The data come last: a sentence may
+        # look like a mark.
         ("__DRAWING_CSS__", (_HERE / "drawing.css").read_text(encoding="utf-8")),
         ("__DRAWING_JS__", (_HERE / "drawing.js").read_text(encoding="utf-8")),
         ("__FONTS__", CSS),

@@ -75,10 +75,10 @@ def create_app(
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
     )
-    page, policy = playground(models_of(service), examples)
+    page, page_policy = playground(models_of(service), examples)
     router = APIRouter(route_class=route_of(service, timeout))
 
     @router.post(
@@ -121,12 +121,13 @@ def create_app(
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> HTMLResponse:
-        own_style = "default-src 'none'; style-src 'unsafe-inline'"
-        return HTMLResponse(api_page(app.openapi()), headers={"content-security-policy": own_style})
+        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        return HTMLResponse(api_page(app.openapi()), headers={"content-security-policy": policy})
 
     @app.get("/", response_class=HTMLResponse, summary="A page to try the models on")
     async def index() -> HTMLResponse:
-        return HTMLResponse(page, headers={"content-security-policy": policy, "cache-control": "no-cache"})
+        headers = {"content-security-policy": page_policy, "cache-control": "no-cache"}
+        return HTMLResponse(page, headers=headers)
 
     @app.exception_handler(SyntaxDataError)
     async def bad_data(_: Request, error: SyntaxDataError) -> JSONResponse:
@@ -141,6 +142,7 @@ def create_app(
         return _reason(500, "a defect of the server; its log says more")
 
     app.include_router(router)
+    # What is added last is outermost: requests that are refused for their host are counted, too.
     paths = frozenset(app.openapi()["paths"])
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(Guard, max_bytes=max_bytes, answered=service.metrics.answered, paths=paths)

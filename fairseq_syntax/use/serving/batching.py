@@ -24,7 +24,7 @@ PATIENCE = 0.2  # seconds that a batch has before it is interrupted: most are ov
 
 
 class Cancelled(TimeoutError):
-    """An item was not worked on to its end: it was cancelled, its deadline was over, or the stage was closed."""
+    """Before its work was done, an item was cancelled or late, or the stage was closed."""
 
 
 class _Answer(Future[Result]):
@@ -63,6 +63,7 @@ class RunningBatches:
     @contextmanager
     def batch(self, weight: float) -> Iterator[None]:
         """While a batch is worked on whose heaviest item has this weight."""
+        # Atomic, and nobody waits for it: only a removal is told.
         self._weights.append(weight)
         try:
             yield
@@ -146,6 +147,7 @@ class Stage(Generic[Item, Result]):
         with self._changed:
             if self._closed:
                 raise RuntimeError("this stage is closed")
+            # After the request's earlier work; of one that was idle, now: it saves up no turns.
             turn = max(self._clock, self._turns.get(request, 0.0)) if request is not None else self._clock
             entry: _Entry[Item, Result] = _Entry(item, key, weight, turn, deadline)
             if request is not None:
@@ -176,6 +178,7 @@ class Stage(Generic[Item, Result]):
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._stopped = True
+            # What has steps ends at its next one.
             self._thread.join(1.0)
         return not self._thread.is_alive()
 
@@ -198,6 +201,7 @@ class Stage(Generic[Item, Result]):
         queue = sorted(waiting, key=lambda entry: entry.turn)
         first = queue[0]
         chosen, heaviest = [first], first.weight
+        # Light entries are served before others' earlier turns: the clock does not go back.
         self._clock = max(self._clock, first.turn)
         for entry in queue[1:]:
             if len(chosen) == self._size:
@@ -205,6 +209,7 @@ class Stage(Generic[Item, Result]):
             if entry.key != first.key:
                 continue
             heaviest = max(heaviest, entry.weight)
+            # No `continue`: lighter entries behind this one must not overtake it.
             if (len(chosen) + 1) * heaviest > most:
                 break
             chosen.append(entry)
@@ -214,6 +219,7 @@ class Stage(Generic[Item, Result]):
 
     def _begin(self, chosen: list[_Entry[Item, Result]], *, nested: bool = False) -> None:
         """Process a batch without its cancelled entries."""
+        # From here on the future does not let itself be cancelled, and `unwanted` says it.
         batch = [entry for entry in chosen if entry.future.set_running_or_notify_cancel()]
         for entry in batch:
             if entry.unwanted() or self._stopped:
@@ -269,6 +275,7 @@ class _Steps(Generic[Item, Result]):
 
     def __init__(self, stage: Stage[Item, Result], batch: list[_Entry[Item, Result]], nested: bool) -> None:
         self._stage, self._batch, self._nested = stage, batch, nested
+        # Below 1, so that the batch does not wait for itself among the running ones.
         self._light = LIGHT * max(entry.weight for entry in batch)
         self._begin, self._away = time.monotonic(), 0.0
 
@@ -278,6 +285,7 @@ class _Steps(Generic[Item, Result]):
             raise Cancelled
         if not self._nested:
             now, stage = time.monotonic(), self._stage
+            # Its own work, now - begin - away, less its patience and the time that it gave away.
             left = now - self._begin - stage._patience - 2 * self._away
             if left >= 0 and (stage._interrupt(self._light) or stage._running.wait_for_light(self._light, left)):
                 self._away += time.monotonic() - now

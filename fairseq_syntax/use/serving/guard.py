@@ -66,6 +66,7 @@ class Guard:
         async def limited() -> Message:
             nonlocal size
             message = await receive()
+            # As it comes: a body in chunks does not say before how large it is.
             size += len(message.get("body", b""))
             if size > self.max_bytes:
                 raise HTTPException(413, f"the request is larger than {self.max_bytes} bytes")
@@ -107,7 +108,7 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        # The stages look at the deadline themselves, and may drop the work just before this timeout.
+        # The stages look at the clock themselves, and may drop the work just before this timeout.
         if task.done() and not isinstance(task.exception(), Cancelled):
             return task.result()
         raise HTTPException(499 if gone.done() else 504, f"no translation within {timeout:g} seconds")

@@ -75,7 +75,7 @@ def route_of(service: Service, timeout: float) -> type[APIRoute]:
             async def handler(request: Request) -> Response:
                 kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
                 try:
-                    body = await request.body()
+                    body = await request.body()  # which Starlette keeps: `otherwise` reads it again
                 except ClientDisconnect:  # within the body, or uvicorn has answered that it is broken
                     return Response(status_code=499)
                 try:
@@ -105,6 +105,7 @@ def _fields(kind: str, body: bytes) -> dict[str, Any] | None:
             raise SyntaxDataError(f"Invalid request: {error}") from error
         return {name: values if name == "q" and len(values) > 1 else values[0] for name, values in fields.items()}
     try:
+        # Only where it may be one: other bodies are parsed by FastAPI.
         value = json.loads(body) if b'"q"' in body else None
     except (ValueError, RecursionError):
         return None
@@ -146,6 +147,7 @@ async def _translated(service: Service, fields: Mapping[str, Any], deadline: flo
         request = FromText(text=sentences, model=model, nbest=len(ranks))
         for hypothesis in (await service.translate(request, deadline)).translations:
             translations[hypothesis.sentence].append(hypothesis.text)
+    # A search may have fewer translations than were asked for: the last one stands for the rest.
     joined = [[join([best[min(rank, len(best) - 1)] for best in translations]) for rank in ranks] for join in joins]
     result: dict[str, list[Any]] = {"translatedText": [best for best, *_ in joined]}
     if len(ranks) > 1:
@@ -164,7 +166,7 @@ def _apart(text: str, sentences: list[str], *, markup: bool) -> Callable[[Sequen
     """
     parts: list[str | int] = []  # what stays, and the numbers of sentences
     for place, part in enumerate(_MARKUP.split(text) if markup else [text]):
-        if place % 2:
+        if place % 2:  # what the pattern's group has matched
             parts.append(part)
             continue
         for gap, piece in enumerate(_BETWEEN.split(html.unescape(part) if markup else part)):

@@ -65,6 +65,7 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Options:
+        # Reading the sentences here makes an error in them one of validation.
         several = len(self.sentences) > 1 or (isinstance(self.model, list) and len(self.model) > 1)
         if self.attention and several:
             raise ValueError("attention is answered for one sentence and one model at a time")

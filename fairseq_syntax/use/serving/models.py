@@ -62,7 +62,7 @@ class ServedModel:
     def relations(self) -> list[str]:
         """The model's dependency labels; empty if its data have no syntax."""
         try:
-            return sorted(self.task.source_labels["deprel"][1:])
+            return sorted(self.task.source_labels["deprel"][1:])  # without <unk>
         except (SyntaxDataError, AttributeError, OSError):
             return []
 

@@ -28,6 +28,7 @@ def playground(models: Models, examples: Sequence[str] = ()) -> tuple[str, str]:
         title="fairseq-syntax playground",
         data={**models.model_dump(), "examples": list(examples)},
     )
+    # The data are in an element of another type, which browsers do not take for a script.
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = (

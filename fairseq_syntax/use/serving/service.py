@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
+from fairseq_syntax.corpus.words import has_no_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import unparsed
@@ -115,6 +116,7 @@ class Service:
             parsed = await _all([self._parse(sentence, models, turn) for sentence in sentences])
             beam = max(request.beam, request.nbest)
             work = [("search", model, beam, request.alignments) for model in models]
+            # Of one sentence and one model, as the request has been checked.
             if request.attention:
                 work.append(("attention", models[0], beam, False))
             rows = await _all([self._work(key, beam, parsed, turn) for key in work])
@@ -164,6 +166,7 @@ class Service:
         if self.accepted + amount > self.capacity:
             reason = f"{self.accepted} translations are waiting; try again later"
             raise HTTPException(503, reason, {"retry-after": "1"})
+        # Without a lock: all requests are in one thread, the event loop's.
         self.accepted += amount
         try:
             yield
@@ -199,6 +202,7 @@ class Service:
     def _answered(self, parsed: Sequence[str | ParsedLine], sent: Sequence[Any]) -> list[Parse | None]:
         """The parses in the form of the response; None if there is none."""
         parses = [
+            # Tokens that nobody parsed come as a line, too, whose heads stand for nothing.
             None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
             for line, was in zip(parsed, sent)
         ]
@@ -220,6 +224,7 @@ async def _all(coroutines: list[Any]) -> list[Any]:
     """Gather results; if one fails or the call is cancelled, the others are cancelled too."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
+        # Alone it would let the others go on.
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
@@ -227,8 +232,11 @@ async def _all(coroutines: list[Any]) -> list[Any]:
 
 
 def _length(sentence: str | list[str] | ParsedLine) -> int:
+    """The number of words; of a text without spaces between them, about so many."""
     if isinstance(sentence, ParsedLine):
         return len(sentence.words)
+    if isinstance(sentence, str) and has_no_spaces([sentence]):
+        return 1 + len(sentence) // 2
     return len(sentence.split()) if isinstance(sentence, str) else len(sentence)
 
 
