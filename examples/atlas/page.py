@@ -283,13 +283,16 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
             f"; so far, PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
             f"{listed([LANGUAGES[lang] for lang in gains])}, significantly in {listed(significant) or 'none of them'}"
         )
-        # what the parse adds to the linear trees of the same system, where that is beyond chance
-        added = {lang: twin_of(row, "linear").get("syntax") for lang, row in rows.items()}
-        some = {lang: syntax for lang, syntax in added.items() if syntax and is_significant(syntax)}
-        for word, sign in (("better", 1), ("worse", -1)):
-            where_so = [LANGUAGES[lang] for lang, syntax in some.items() if sign * syntax[0] > 0]
-            if where_so:
-                so_far += f"; it is significantly {word} with the parse than with *linear* trees in {listed(where_so)}"
+        # what the parse adds to the control trees of the same system, where that is beyond chance
+        for control in ("linear", "random"):
+            added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
+            some = {lang: syntax for lang, syntax in added.items() if syntax and is_significant(syntax)}
+            for word, sign in (("better", 1), ("worse", -1)):
+                where_so = [LANGUAGES[lang] for lang, syntax in some.items() if sign * syntax[0] > 0]
+                if where_so:
+                    so_far += (
+                        f"; it is significantly {word} with the parse than with *{control}* trees in {listed(where_so)}"
+                    )
         return f"{text}{so_far}; not all languages and seeds have been run."
     gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
     significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]

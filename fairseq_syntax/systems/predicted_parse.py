@@ -196,7 +196,10 @@ class PredictedParse(EncoderSystem):
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         if layer == self.place[0]:
             return HeadClaims(reads=frozenset({self.place[1]}))
-        return HeadClaims(scales=frozenset(range(self.options.predicted_heads or num_heads)))
+        heads = self.options.predicted_heads or num_heads
+        if heads > num_heads:
+            raise SyntaxDataError(f"encoder layer {layer} has {num_heads} heads", option="--predicted-heads")
+        return HeadClaims(scales=frozenset(range(heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's count of updates, given before each."""

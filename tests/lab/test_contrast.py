@@ -325,7 +325,7 @@ def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, monkeypatch):
         yield "a", [1.0, 0.0]
         raise SyntaxDataError("b has no parse")
 
-    monkeypatch.setattr(contrast_command, "_force", only_the_first)
+    monkeypatch.setattr(contrast_command, "_forced_scores", only_the_first)
     argv = ["contrast", "a=a.pt", "b=b.pt", "--set", path, "--write-scores", f"{tmp_path}/out"]
     refused([*argv, "--scores", f"c={write(tmp_path / 'few', '1')}"], f"{tmp_path}/few")
     assert not (tmp_path / "out").exists(), "ready scores are read before models score"
