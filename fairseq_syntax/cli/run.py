@@ -143,5 +143,5 @@ def main(args: argparse.Namespace) -> int:
         if args.keep:
             finished(work.keep(results), "the results that are kept")
         finished(markdown, "the report")
-        finished(page, "the same, for a browser", _translate_command(work))
+        finished(page, "the same, for a browser", "" if failed else _translate_command(work))
     return 1 if failed else 0

@@ -18,13 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi import HTTPException
-from served import running, stand_in_service
+from served import StandIn, running, stand_in_service
 
 from fairseq_syntax.use.serving import server
 from fairseq_syntax.use.serving.app import create_app
 from fairseq_syntax.use.serving.guard import allowed_hosts, in_time
 from fairseq_syntax.use.serving.messages import FromText
 from fairseq_syntax.use.serving.server import prepared
+from fairseq_syntax.use.serving.service import Service
 
 TEXT = {"text": "one two"}
 
@@ -155,6 +156,18 @@ def test_a_full_queue_is_said_and_passes():
         assert 'requests_total{path="/translate",status="503"} 1.0' in server.ask("GET", "/metrics")[1]
 
 
+def wait_behind_the_first(model: StandIn, service: Service, threads: list[threading.Thread]) -> None:
+    """Let the first request occupy the model until all others wait, then let the model go on and answer all."""
+    threads[0].start()
+    assert model.began.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    assert until(lambda: service.waiting() == len(threads) - 1)
+    model.go.set()
+    for thread in threads:
+        thread.join(20)
+
+
 def test_requests_that_come_while_a_batch_is_worked_on_go_together():
     model, service = stand_in_service(wait=True)
     with running(service) as server:
@@ -164,14 +177,7 @@ def test_requests_that_come_while_a_batch_is_worked_on_go_together():
             answers[text] = server.translate(text=text)
 
         threads = [threading.Thread(target=ask, args=(f"sentence {i}",)) for i in range(12)]
-        threads[0].start()
-        assert model.began.wait(60)
-        for thread in threads[1:]:
-            thread.start()
-        assert until(lambda: service.waiting() == 11)
-        model.go.set()
-        for thread in threads:
-            thread.join(20)
+        wait_behind_the_first(model, service, threads)
     assert len(model.batches) == 2 and len(model.batches[1]) == 11
     assert all(a["translations"][0]["text"] == text[::-1] for text, (_, a) in answers.items()), "each gets its own"
 
@@ -181,14 +187,7 @@ def test_words_of_a_batch_are_bounded_whether_or_not_spaces_are_between_them(tex
     model, service = stand_in_service(wait=True, search_words=4 * 60)  # four hypotheses
     with running(service) as server:
         threads = [threading.Thread(target=server.translate, kwargs={"text": text}) for _ in range(3)]
-        threads[0].start()
-        assert model.began.wait(60)
-        for thread in threads[1:]:
-            thread.start()
-        assert until(lambda: service.waiting() == 2)
-        model.go.set()
-        for thread in threads:
-            thread.join(20)
+        wait_behind_the_first(model, service, threads)
     assert list(map(len, model.batches)) == [1, 1, 1]
 
 
