@@ -302,13 +302,13 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
 
 
 def read(
-    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: bool = False
+    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: str | None = None
 ) -> Iterator[Split]:
     """The splits train, valid and test.
 
     Args:
         languages: those whose common paragraphs are split; for the same tests, the same for every language pair
-        pages: also write ``pages/SPLIT.page`` in the corpus's folder, the page that each line is from
+        pages: a folder, relative to `data`, for the files `SPLIT.page` that name each line's help page
 
     Raises:
         SyntaxDataError: the pair is not English and one of these, or a package is missing or damaged
@@ -322,9 +322,9 @@ def read(
     for name, paragraphs in corpus.parts.items():
         if name == "train":
             paragraphs = paragraphs + corpus.more[target]
-        if pages:
-            make_folder(data / "pages")
-            with atomic_open(data / "pages" / f"{name}.page") as file:
+        if pages is not None:
+            make_folder(data / pages)
+            with atomic_open(data / pages / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
         yield Split(name, corpus.pairs(paragraphs, target))
 
