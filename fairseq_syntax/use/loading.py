@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, tasks
+from fairseq.dataclass.utils import overwrite_args_by_name
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
@@ -45,7 +46,8 @@ def load_models(
     """Load checkpoints of one task, this package's, or of fairseq's ``translation``, whose place this package's takes.
 
     Args:
-        data: the binarized data, whose dictionaries, labels and segmentation are used (default: those of training)
+        data: the binarized data, whose dictionaries, labels and segmentation are used (default: those of training;
+            a relative path is looked for in the current folder, then in the folders above the first checkpoint)
         task: use this one in place of the first checkpoint's
         device: default: the GPU where there is one
         overrides: other values of options that are in the checkpoints
@@ -67,6 +69,9 @@ def load_models(
     try:
         # Its task decides which one is built; a single checkpoint is not read a second time.
         state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
+        if data is None and (moved := _data_above(state["cfg"]["task"].get("data"), names[0])):
+            options["data"] = moved
+            overwrite_args_by_name(state["cfg"], options)
         task = task or _own_task(state, options, names[0])
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             names, arg_overrides=options, task=task, state=state if len(names) == 1 else None
@@ -79,6 +84,22 @@ def load_models(
     for model in models:
         model.eval()
     return Loaded([model.to(device) for model in models], cfg, task)
+
+
+def _data_above(data: str | None, checkpoint: str) -> str | None:
+    """Where the data of training are, if not as seen from here: training was started in a folder above its checkpoint.
+
+    Args:
+        data: relative paths as fairseq has them, joined by ``:``
+    """
+    parts = (data or "").split(":")
+    if not data or all(map(os.path.exists, parts)):
+        return None
+    for folder in Path(checkpoint).absolute().parents:
+        places = [folder / part for part in parts]
+        if all(place.exists() for place in places):
+            return ":".join(map(str, places))
+    return None
 
 
 def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:

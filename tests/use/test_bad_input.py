@@ -1,6 +1,7 @@
 """Input that cannot be translated, and models that cannot be loaded: what is said of them, and what is kept."""
 
 import io
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -109,6 +110,24 @@ def test_what_is_no_checkpoint(tmp_path, content):
         load_models([tmp_path / "elsewhere" / "none.pt"])
     with data_error(path="model.pt"):
         load_models([f"{path}:{path}"])
+
+
+def test_relative_data_are_found_from_every_folder(toy, trained, tmp_path, monkeypatch):
+    state = torch.load(trained, weights_only=True)
+    state["cfg"]["task"]["data"] = "data/bin"  # as fairseq-train was given it, in tmp_path/work
+    checkpoint = tmp_path / "work" / "models" / "1" / "checkpoint.pt"
+    checkpoint.parent.mkdir(parents=True)
+    torch.save(state, checkpoint)
+    data = tmp_path / "work" / "data" / "bin"
+    data.parent.mkdir()
+    data.symlink_to(toy.data)
+    for folder in (tmp_path / "work", tmp_path, checkpoint.parent):
+        monkeypatch.chdir(folder)
+        task = load_models([os.path.relpath(checkpoint)], device="cpu").task
+        assert os.path.samefile(task.data_dir, data)
+    data.unlink()
+    with data_error(path="checkpoint.pt"):
+        load_models(["checkpoint.pt"], device="cpu")
 
 
 def test_data_that_are_missing_or_others(toy, trained, tmp_path, without_manifest):
