@@ -12,6 +12,7 @@ from fairseq_syntax.lab.recipes import reference
 from fairseq_syntax.lab.recipes.options import check_options
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.stages import dependencies
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = EXAMPLES / "recipe.yaml"
@@ -132,6 +133,36 @@ def test_all_systems_run_with_the_first_seed_before_any_runs_with_the_next(tmp_p
     path = with_systems(tmp_path, f"{SYSTEMS}seeds: [4, 2]\n")
     names = ("transformer", "wider", "widest")
     assert [str(run) for run in Plan(load(path), path).runs] == [f"{name}/{seed}" for seed in (4, 2) for name in names]
+
+
+def with_commands(folder: Path, before: str) -> Plan:
+    """One command reads what another makes, and both come before the same stages; a third reads a model."""
+    commands = f"""
+commands:
+  draw: {{reason: test, before: corpus, run: "date", outputs: ["{{folder}}/drawn"]}}
+  shuffle: {{reason: test, before: corpus, run: "date", inputs: ["{{folder}}/drawn"],
+            outputs: ["{{folder}}/shuffled"]}}
+  probe: {{reason: test, before: {before}, run: "date",
+          inputs: ["{{folder}}/models/transformer/1/checkpoint_best.pt"],
+          outputs: ["{{folder}}/probed"]}}
+"""
+    path = with_systems(folder, f"systems: {{transformer: {{arch: transformer}}}}\n{commands}")
+    return Plan(load(path), path)
+
+
+def test_commands_before_the_same_stages_may_read_one_another(tmp_path):
+    plan = with_commands(tmp_path, before="score")
+    stages = plan.stages(plan.runs)
+    assert [stage.name for stage in stages][:3] == ["draw", "shuffle", "corpus"] and stages[-1].name == "probe"
+    needs = dependencies(stages)
+    assert (needs["draw"], needs["shuffle"]) == (set(), {"draw"}) and {"draw", "shuffle"} <= needs["corpus"]
+    assert {"shuffle", "train transformer/1"} <= needs["probe"]
+
+
+def test_a_command_before_what_it_reads_is_told(tmp_path):
+    plan = with_commands(tmp_path, before="parse")
+    with pytest.raises(SyntaxDataError, match=r"train transformer/1.*probe|probe.*train transformer/1"):
+        dependencies(plan.stages(plan.runs))
 
 
 @pytest.mark.parametrize("other", ["widest", "wider", "nothing", "[transformer]"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fairseq_syntax.lab.recipes import model_stages
 from fairseq_syntax.lab.recipes.data_stages import data_stages
 from fairseq_syntax.lab.recipes.layout import Layout, Run, Table
+from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
 from fairseq_syntax.lab.recipes.stages import KINDS, Command, Free, Stage
 from fairseq_syntax.runtime.files import fingerprint
 
@@ -69,27 +70,34 @@ class Plan(Layout):
         score = self.recipe.score.model_dump(exclude=told, exclude_defaults=True)
         return fingerprint(str(table), score, self.recipe.baseline, *filter(None, [commands]))
 
-    def _with_commands(self, stages: list[Stage], runs: Sequence[Run]) -> list[Stage]:
-        """The stages with the recipe's own commands, each before the stages that it says."""
-        for name, one in self.recipe.commands.items():
-            for run in [run for run in runs if one.is_of(run.system)] if one.each == "run" else [None]:
-                of = None if run is None else str(run)
-                # what comes before it in the order of kinds is there when it begins
-                beside = [s for s in stages if of is None or s.run in (None, of)]
-                before = [s.name for s in beside if KINDS.index(s.kind) < KINDS.index(one.before)]
-                stage = self.stage(
-                    one.before,
-                    name if of is None else f"{name} {of}",
-                    [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(one.run, run))])],
-                    [self.place(text, run) for text in one.outputs],
-                    reads=tuple(self.place(text, run) for text in one.inputs),
-                    run=of,
-                    about=(one.run, of or ""),
-                    after=tuple(before),
-                )
-                # their inputs need not name its outputs: an option may have them in a text
-                later = {s.name for s in stages if s.kind == one.before and of in (None, s.run)}
-                stages = [replace(s, after=(*s.after, stage.name)) if s.name in later else s for s in stages]
-                place = next((at for at, s in enumerate(stages) if s.name in later), len(stages))
-                stages.insert(place, stage)
-        return stages
+    def _with_commands(self, stages: Sequence[Stage], runs: Sequence[Run]) -> list[Stage]:
+        """The stages with those of the recipe's own commands, each before the stages of the kind that it names."""
+        added = []
+        for name, command in self.recipe.commands.items():
+            its_runs = [run for run in runs if command.is_of(run.system)] if command.each == "run" else [None]
+            added += [self._of_command(name, command, run) for run in its_runs]
+        # What comes before it in the order of kinds is there when a command begins.
+        for number, stage in enumerate(added):
+            beside = [other for other in (*stages, *added) if stage.run is None or other.run in (None, stage.run)]
+            earlier = [other.name for other in beside if KINDS.index(other.kind) < KINDS.index(stage.kind)]
+            added[number] = replace(stage, after=tuple(earlier))
+        ordered: list[Stage] = []
+        for stage in stages:
+            # It waits for them though its inputs do not name their outputs: an option may have these in a text.
+            first = [other for other in added if other.kind == stage.kind and other.run in (None, stage.run)]
+            ordered += [other for other in first if other not in ordered]
+            ordered.append(replace(stage, after=(*stage.after, *(other.name for other in first))))
+        return ordered + [stage for stage in added if stage not in ordered]
+
+    def _of_command(self, name: str, command: OwnCommand, run: Run | None) -> Stage:
+        """The stage of a command of the recipe; of one that is run for each run, that of ``run``."""
+        of = None if run is None else str(run)
+        return self.stage(
+            command.before,
+            name if of is None else f"{name} {of}",
+            [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(command.run, run))])],
+            [self.place(text, run) for text in command.outputs],
+            reads=tuple(self.place(text, run) for text in command.inputs),
+            run=of,
+            about=(command.run, of or ""),
+        )

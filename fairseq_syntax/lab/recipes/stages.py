@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -197,7 +198,11 @@ def _listing(folder: Path) -> str:
 
 
 def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
-    """The names of the stages that each stage, by name, has to wait for."""
+    """The names of the stages that each stage, by name, has to wait for.
+
+    Raises:
+        SyntaxDataError: stages wait for one another, as where a command of the recipe reads what comes after it
+    """
     makers: dict[Path, str] = {}
     for stage in stages:
         for path in stage.outputs:
@@ -207,4 +212,9 @@ def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
     for stage in stages:
         before = {makers[path] for path in stage.inputs if path in makers}
         needs[stage.name] = (before | set(stage.after)) - {stage.name}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        hint = "a command runs before what it reads is made: give it a later `before`"
+        raise SyntaxDataError(f"stages wait for one another: {' → '.join(error.args[1])}", hint=hint) from None
     return needs
