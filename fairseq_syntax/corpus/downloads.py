@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -171,6 +171,26 @@ def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
                 return
             package.seek(size + size % 2, os.SEEK_CUR)
         raise tarfile.ReadError("holds no data.tar that can be read here")
+
+
+def find_sides(
+    folder: Path, names: Sequence[str], langs: tuple[str, str], *, ending: str = "", hint: str | None = None
+) -> list[Path]:
+    """Source and target file of a corpus, ``NAME.de-en.de`` and ``NAME.de-en.en``, or with the pair as ``en-de``.
+
+    Args:
+        names: the corpus's name, or several to be tried in turn (patterns of ``glob``)
+        ending: what follows the language in the files' names
+        hint: where the files come from, for the error
+
+    Raises:
+        SyntaxDataError: as :func:`find`
+    """
+    pairs = ("-".join(langs), "-".join(reversed(langs)))
+    return [
+        find(folder, *(f"{name}.{pair}.{lang}{ending}" for name in names for pair in pairs), hint=hint)
+        for lang in langs
+    ]
 
 
 def find(folder: Path, *names: str, hint: str | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
 from fairseq_syntax.corpus.word_segmentation import segment_words
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import uncompressed_name
 
 
 def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1) -> list[Path]:
@@ -24,7 +26,7 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     Raises:
         SyntaxDataError: it is something else
     """
-    if len(texts) == 2 or (len(texts) == 1 and texts[0].removesuffix(".gz").endswith(".tsv")):
+    if len(texts) == 2 or (len(texts) == 1 and is_table(texts[0])):
         names = list(texts)
     elif len(texts) == 1:
         names = [f"{texts[0]}.{lang}" for lang in langs]
@@ -43,11 +45,13 @@ def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
     splits: dict[str, list[str]] = {}
     sides: list[str] = []
     for text in texts:
-        name, _, file = text.rpartition("=")
-        if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and ".tsv" not in sides[0]:
+        name, equals, file = text.partition("=")
+        if not equals or "/" in name:  # a sign within the path
+            name, file = "", text
+        if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and not is_table(sides[0]):
             sides.append(file)
             continue
-        name = name or Path(file).name.removesuffix(".gz").removesuffix(".tsv")
+        name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv")
         if name in splits:
             raise SyntaxDataError(f"two test sets are called {name}", option="--test", hint="NAME=FILE")
         sides = splits[name] = [file]
@@ -60,9 +64,14 @@ def plain_or_gz(path: Path) -> Path:
     return packed if not path.exists() and packed.exists() else path
 
 
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds both sides of a corpus, by its name: ``.tsv``, or that compressed."""
+    return uncompressed_name(path).endswith(".tsv")
+
+
 def read_split(files: Sequence[Path]) -> Iterable[Row]:
     """The rows of a split's files, as :func:`split_files` has them."""
-    if files[0].name.removesuffix(".gz").endswith(".tsv"):
+    if is_table(files[0]):
         return read_tsv(files[0])
     return parallel(*files)
 

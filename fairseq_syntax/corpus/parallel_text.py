@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.runtime.files import read_lines, uncompressed_name
 
 Path = str | os.PathLike[str]
 Item = TypeVar("Item")
@@ -45,7 +45,7 @@ _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 
 
 def read_text(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain or ``.gz``."""
+    """The lines of a text file, plain or compressed."""
     for line in read_lines(path):
         yield single_spaced(line)
 
@@ -145,7 +145,7 @@ def read_tsv(path: Path, columns: Sequence[int] = (0, 1)) -> Iterator[Row]:
 
 def read_side(path: Path) -> Iterator[str]:
     """One side of a corpus, in the format that its name says: ``.sgm``, ``.xml``, ``train.tags.*``, or plain text."""
-    name = os.path.basename(os.fspath(path)).removesuffix(".gz")
+    name = os.path.basename(uncompressed_name(path))
     if name.endswith((".xml", ".sgm", ".sgml")):
         return read_segments(path)
     return read_tagged(path) if name.startswith("train.tags.") else read_text(path)

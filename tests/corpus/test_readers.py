@@ -1,10 +1,12 @@
 """Readers of corpora: what was written in a corpus's own format is read back, and what is wrong with it is located."""
 
+import bz2
 import gzip
 import hashlib
 import html
 import http.server
 import io
+import lzma
 import sys
 import tarfile
 import tempfile
@@ -19,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus import downloads
-from fairseq_syntax.corpus.gathering import named_splits, worded
+from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
 from fairseq_syntax.corpus.parallel_text import (
     parallel,
     read_aspec,
@@ -115,6 +117,14 @@ def test_aspec_and_tsv_are_read_back(tmp_path, side):
     assert [row["en"] for row in read] == side and [row["ja"] for row in read] == [f"ja {s}".strip() for s in side]
     table = write(tmp_path / "x.tsv", lines(f"{line}\t0.5\tx {line}" for line in side))
     assert list(read_tsv(table, (2, 0))) == [(f"x {line}".strip(), line) for line in side]
+
+
+def test_the_format_of_a_compressed_file_is_told_by_its_name(tmp_path):
+    side, other = tmp_path / "x.sgm.xz", tmp_path / "pairs.tsv.bz2"
+    side.write_bytes(lzma.compress(sgm(["a", "b"]).encode()))
+    other.write_bytes(bz2.compress(b"a\tb\n"))
+    assert list(parallel(side)) == [("a",), ("b",)]
+    assert list(read_split(split_files([str(other)], ("en", "de")))) == [("a", "b")]
 
 
 @in_a_folder
@@ -586,5 +596,7 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
     one, two, en, de = (str(tmp_path / name) for name in ("t2016", "t2017", "pair.en", "pair.de"))
     assert named_splits([one, two]) == {"t2016": [one], "t2017": [two]}
     assert named_splits([f"t={en}", de, one, f"x={two}.tsv"]) == {"t": [en, de], "t2016": [one], "x": [f"{two}.tsv"]}
+    in_run = str(tmp_path / "lr=0.1" / "t2016")
+    assert named_splits([in_run, f"x={in_run}"]) == {"t2016": [in_run], "x": [in_run]}
     with pytest.raises(SyntaxDataError):
         named_splits([one, f"t2016={two}"])

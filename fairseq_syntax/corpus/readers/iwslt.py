@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 
-from fairseq_syntax.corpus.downloads import fetch_all, find
+from fairseq_syntax.corpus.downloads import fetch_all, find_sides
 from fairseq_syntax.corpus.parallel_text import Row, parallel
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
@@ -54,13 +54,11 @@ def read(
         tests: test sets, each a split. Without any: the five of fairseq, as one split ``test``
     """
     langs = (source, target)
-    pairs = (f"{source}-{target}", f"{target}-{source}")  # whichever way round in the names
-    train = [find(data, *(f"train.tags.{pair}.{lang}" for pair in pairs)) for lang in langs]
+    train = find_sides(data, ["train.tags"], langs)
 
     def evaluation(name: str) -> Iterator[Row]:
         """A development or test set."""
-        sides = [find(data, *(f"IWSLT*.{name}.{pair}.{lang}.xml" for pair in pairs)) for lang in langs]
-        return parallel(*sides)
+        return parallel(*find_sides(data, [f"IWSLT*.{name}"], langs, ending=".xml"))
 
     if valid:
         yield Split("train", parallel(*train))

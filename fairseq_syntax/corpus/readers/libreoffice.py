@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from fairseq_syntax.corpus.downloads import find, package_files
 from fairseq_syntax.corpus.parallel_text import Row, Split
+from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 # As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
-WITHOUT_SPACES = frozenset({"zh_cn", "zh_tw", "ja"})
 SEED = 1
 # Of the pages; about 1,000 paragraphs each once near copies are gone.
 TEST_SHARE, VALID_SHARE = 0.106, 0.086
@@ -84,8 +84,7 @@ def read_package(path: Path) -> Paragraphs:
         for match in _PARAGRAPH.finditer(pages[page].decode("utf-8")):
             text = re.sub(r"<br\b[^>]*>", " ", default_variant(match[3]))
             text = html.unescape(re.sub(r"<[^>]+>", "", text))
-            text = " ".join(_INVISIBLE.sub("", text).split())
-            if text:
+            if text := single_spaced(_INVISIBLE.sub("", text)):
                 paragraphs.setdefault(Key(page, match[2]), text)
     return paragraphs
 
@@ -132,7 +131,7 @@ def is_translated(language: str, source: str, target: str) -> bool:
     letters = _LETTER.findall(target)
     if target == source or not letters:
         return False
-    if language in WITHOUT_SPACES:
+    if language_of(language) in WITHOUT_SPACES:
         if len(_HAN_OR_KANA.findall(target)) < 0.4 * len(letters):
             return False
         if language != "ja" and _KANA.search(target):
@@ -140,13 +139,13 @@ def is_translated(language: str, source: str, target: str) -> bool:
         return 0.4 <= len(target) / len(source.split()) <= 10
     if len(_LATIN.findall(target)) < 0.8 * len(letters):
         return False
-    source_words, target_words = words_of(source), words_of(target)
+    source_words, target_words = lowercase_words(source), lowercase_words(target)
     copied = sum(word in set(source_words) for word in target_words)
     return copied <= 0.5 * len(target_words) and 1 / 3 <= len(target_words) / max(1, len(source_words)) <= 3
 
 
-def words_of(text: str) -> list[str]:
-    """Lower-cased letters and digits."""
+def lowercase_words(text: str) -> list[str]:
+    """The words of letters and digits, without punctuation."""
     return _WORD.findall(text.lower())
 
 
@@ -186,7 +185,7 @@ def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -
 
 def masked(text: str) -> list[str]:
     """The words without what tells templates apart: numbers, quoted names, case."""
-    return words_of(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
+    return lowercase_words(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
 
 
 def ngrams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:

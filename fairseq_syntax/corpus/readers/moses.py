@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.downloads import find_sides
 from fairseq_syntax.corpus.gathering import worded
 from fairseq_syntax.corpus.parallel_text import Row, aligned, read_text
 from fairseq_syntax.corpus.readers import Split
@@ -51,8 +51,7 @@ def read(
         group_size: pairs of a group; all there are, where they are fewer
     """
     langs = (source, target)
-    pairs = (f"{source}-{target}", f"{target}-{source}")
-    paths = [find(data, *(f"{name}.{p}.{lang}" for p in pairs), hint=HINT) for lang in langs]
+    paths = find_sides(data, [name], langs, hint=HINT)
 
     def rows() -> Iterator[Row]:
         return worded(aligned([*map(read_text, paths)], paths), langs, words or {})

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from fairseq_syntax.corpus.downloads import fetch_all, find
+from fairseq_syntax.corpus.downloads import fetch_all, find, find_sides
 from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_wmt_xml
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
@@ -119,10 +119,8 @@ def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
             raise SyntaxDataError(f"{name} has Chinese and English, not {' and '.join(langs)}")
         names = [[CWMT[name].format(code) for code in codes[lang]] for lang in langs]
         return parallel(*(find(data, *candidates, hint=HINT_CWMT) for candidates in names))
-    pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")
-    older = {"SETIMES2": ("SETIMES2", "SETIMES")}.get(name, (name,))
-    files = [find(data, *(f"{each}.{pair}.{lang}" for each in older for pair in pairs)) for lang in langs]
-    return parallel(*files)
+    spellings = ["SETIMES2", "SETIMES"] if name == "SETIMES2" else [name]
+    return parallel(*find_sides(data, spellings, langs))
 
 
 def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
