@@ -18,7 +18,7 @@ import pyarrow as pa
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.segmentation import Segmenter, spaces_before
 from fairseq_syntax.corpus.store import schema as layout
-from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
+from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack, relabelled
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
@@ -232,8 +232,8 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
         weight = numbers[:, layout.ARC_PROB] / layout.PROB_SCALE
     else:
         numbers = list_numbers(batch, "words")
-        label = numbers[:, layout.LABELS] & ((1 << layout.DEPREL_BITS) - 1)
-        lengths = np.diff(np.frombuffer(Buffers.of(batch).offsets["words"], dtype="<i4"))
+        label, _ = layout.split_labels(numbers[:, layout.LABELS])
+        lengths = list_lengths(batch, "words")
         within = np.arange(len(numbers)) - (np.cumsum(lengths) - lengths).repeat(lengths)
         root, weight = numbers[:, layout.HEAD] == within, np.ones(len(numbers))
     mass = np.bincount(label[~root], weights=weight[~root], minlength=len(names))

@@ -39,10 +39,10 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
         least = 1 if name == "pieces" else 0
         for i in np.flatnonzero((columns[name] < least) | (columns[name] > limit))[:1]:
             what = f"{name} {columns[name][i]} of a word is too large or too small for the store ({least} to {limit})"
-            raise SyntaxDataError(f"sentence {first + _row_of(starts, i) + 1}: {what}")
+            raise SyntaxDataError(f"sentence {first + _sentence_of(starts, i) + 1}: {what}")
     start_of_word = np.repeat(starts, n_words)
     for i in np.flatnonzero(columns["head"] >= np.repeat(n_words, n_words))[:1]:
-        b, head = _row_of(starts, i), columns["head"][i] + 1
+        b, head = _sentence_of(starts, i), columns["head"][i] + 1
         what = f"the head of word {i - starts[b] + 1} is word {head} of {n_words[b]}"
         raise SyntaxDataError(f"sentence {first + b + 1}: {what}")
     flags = np.zeros(total, dtype=np.int64)
@@ -52,7 +52,7 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
     words[:, layout.HEAD] = columns["head"]
     words[:, layout.PIECES] = columns["pieces"] | flags
     words[:, layout.XPOS] = columns["xpos"]
-    words[:, layout.LABELS] = columns["deprel"] | columns["upos"] << layout.DEPREL_BITS
+    words[:, layout.LABELS] = layout.join_labels(columns["deprel"], columns["upos"])
 
     pieces = columns["pieces"]
     arrays = [
@@ -81,10 +81,10 @@ def _pack_arcs(
     limit = np.repeat(n_words, n_arcs)
     arc_starts = np.cumsum(n_arcs) - n_arcs
     for i in np.flatnonzero((dependent >= limit) | (head >= limit) | (dependent < 0) | (head < 0))[:1]:
-        b = _row_of(arc_starts, i)
+        b = _sentence_of(arc_starts, i)
         raise SyntaxDataError(f"sentence {first + b + 1}: an arc of word {dependent[i] + 1} leaves the sentence")
     for i in np.flatnonzero((label < 0) | (label > layout.LIMIT))[:1]:
-        raise SyntaxDataError(f"sentence {first + _row_of(arc_starts, i) + 1}: label {label[i]} is too large")
+        raise SyntaxDataError(f"sentence {first + _sentence_of(arc_starts, i) + 1}: label {label[i]} is too large")
     arcs = np.empty((total, 4), dtype=np.uint16)
     arcs[:, layout.ARC_DEPENDENT] = dependent
     arcs[:, layout.ARC_HEAD] = head
@@ -95,7 +95,8 @@ def _pack_arcs(
     return [_lists(n_arcs, arcs), _per_sentence(expanded, arc_starts, n_arcs, first)]
 
 
-def _row_of(starts: np.ndarray, item: int) -> int:
+def _sentence_of(starts: np.ndarray, item: int) -> int:
+    """The sentence that a word or an arc belongs to, of those whose first have the numbers ``starts``."""
     return int(np.searchsorted(starts, item, side="right")) - 1
 
 
@@ -119,6 +120,11 @@ def list_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
     return np.frombuffer(Buffers.of(batch).values[column], dtype="<u2").reshape(-1, 4)
 
 
+def list_lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    """The lengths of the lists of a column, of words or arcs: [B] int64."""
+    return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
+
+
 def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
     """The batch with other label ids.
 
@@ -131,27 +137,23 @@ def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.Re
     if all((table == np.arange(len(table))).all() for table in tables.values()):
         return batch
     words = list_numbers(batch, "words").copy()
-    deprel = tables["deprel"][words[:, layout.LABELS] & ((1 << layout.DEPREL_BITS) - 1)]
-    upos = tables["upos"][words[:, layout.LABELS] >> layout.DEPREL_BITS]
-    xpos = tables["xpos"][words[:, layout.XPOS]]
-    for name, ids in (("deprel", deprel), ("upos", upos), ("xpos", xpos)):
+    old_deprel, old_upos = layout.split_labels(words[:, layout.LABELS])
+    old = {"deprel": old_deprel, "upos": old_upos, "xpos": words[:, layout.XPOS]}
+    new = {name: tables[name][ids] for name, ids in old.items()}
+    for name, ids in new.items():
         if ids.max(initial=0) > layout.WORD_LIMITS[name]:
             raise SyntaxDataError(f"{name} {ids.max()} is too large for the store ({layout.WORD_LIMITS[name]} at most)")
-    words[:, layout.LABELS] = deprel | upos << layout.DEPREL_BITS
-    words[:, layout.XPOS] = xpos
+    words[:, layout.LABELS] = layout.join_labels(new["deprel"], new["upos"])
+    words[:, layout.XPOS] = new["xpos"]
     columns = dict(zip(batch.schema.names, batch.columns))
-    columns["words"] = _lists(_lengths(batch, "words"), words)
+    columns["words"] = _lists(list_lengths(batch, "words"), words)
     if "arcs" in columns:
-        arcs, n_arcs = list_numbers(batch, "arcs").copy(), _lengths(batch, "arcs")
+        arcs, n_arcs = list_numbers(batch, "arcs").copy(), list_lengths(batch, "arcs")
         arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
         # In the order in which pack sorts the arcs of a sentence, which other ids change.
         keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
         columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
     return pa.record_batch(list(columns.values()), schema=batch.schema)
-
-
-def _lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
-    return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
 
 
 def _beginning(buffer: pa.Buffer | None, size: int, column: str) -> pa.Buffer:

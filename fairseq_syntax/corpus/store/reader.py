@@ -18,7 +18,7 @@ from fairseq_syntax.runtime.manifest import unsealed
 
 __all__ = ["SyntaxStore"]
 
-_AGAIN = "run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess"
+_AGAIN = "make it again: run fairseq-syntax binarize, or fairseq-preprocess"
 
 
 class SyntaxStore:
@@ -84,14 +84,14 @@ class SyntaxStore:
             )
         chunk, row = self._locate(ids)
         n_words, numbers = self._lists("words", chunk, row)
-        labels = numbers[:, layout.LABELS]
+        deprel, upos = layout.split_labels(numbers[:, layout.LABELS])
         flat = FlatSyntax(
             n_pieces=self._per_sentence("pieces", chunk, row).astype(np.int32),
             n_words=n_words,
             pieces=(numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).astype(np.int32),
             head=numbers[:, layout.HEAD].astype(np.int32),
-            deprel=(labels & ((1 << layout.DEPREL_BITS) - 1)).astype(np.int32),
-            upos=(labels >> layout.DEPREL_BITS).astype(np.int32),
+            deprel=deprel.astype(np.int32),
+            upos=upos.astype(np.int32),
             xpos=numbers[:, layout.XPOS].astype(np.int32),
             n_tree_arcs=int(self._per_sentence("tree_arcs", chunk, row).sum(dtype=np.int64)),
         )
@@ -133,20 +133,23 @@ class SyntaxStore:
         for first in range(0, len(self), self._per_chunk):
             ids = np.arange(first, min(first + self._per_chunk, len(self)))
             flat = self.fetch(ids, arcs=self.has_arcs)
-            names = {column: np.full(len(ids), len(labels)) for column, labels in self.labels.items()}
-            columns = [("head", flat.head, flat.n_words, flat.n_words)]
-            columns += [(name, getattr(flat, name), limit, flat.n_words) for name, limit in names.items()]
+            sentence_of_word = np.arange(len(ids)).repeat(flat.n_words)
+            n_labels = {column: np.full(len(ids), len(names)) for column, names in self.labels.items()}
+            # Name, numbers, the sentence of each, and for each sentence what they must be below.
+            columns = [("head", flat.head, sentence_of_word, flat.n_words)]
+            columns += [(name, getattr(flat, name), sentence_of_word, limits) for name, limits in n_labels.items()]
             if (arcs := flat.arcs) is not None:
-                columns += [("arcs' dependent", arcs.dependent, flat.n_words, arcs.n_arcs)]
-                columns += [("arcs' head", arcs.head, flat.n_words, arcs.n_arcs)]
-                columns += [("arcs' deprel", arcs.label, names["deprel"], arcs.n_arcs)]
-            for name, numbers, limit, count in columns:
-                for wrong in np.flatnonzero(numbers >= limit.repeat(count))[:1]:
-                    line = ids[np.searchsorted(count.cumsum(), wrong, side="right")] + 1
-                    raise _damaged(self.path, f"sentence {line}: {name} {numbers[wrong]} is out of range")
-            until, ends = np.concatenate([[0], flat.pieces.cumsum()]), flat.n_words.cumsum()
-            for wrong in np.flatnonzero(until[ends] - until[ends - flat.n_words] != flat.n_pieces)[:1]:
-                raise _damaged(self.path, f"sentence {ids[wrong] + 1}: its words' pieces are not as many as its own")
+                sentence_of_arc = np.arange(len(ids)).repeat(arcs.n_arcs)
+                columns += [("arcs' dependent", arcs.dependent, sentence_of_arc, flat.n_words)]
+                columns += [("arcs' head", arcs.head, sentence_of_arc, flat.n_words)]
+                columns += [("arcs' deprel", arcs.label, sentence_of_arc, n_labels["deprel"])]
+            for name, numbers, sentence, limits in columns:
+                for i in np.flatnonzero(numbers >= limits[sentence])[:1]:
+                    line = ids[sentence[i]] + 1
+                    raise _damaged(self.path, f"sentence {line}: {name} {numbers[i]} is out of range")
+            n_pieces = np.bincount(sentence_of_word, flat.pieces, len(ids))
+            for i in np.flatnonzero(n_pieces != flat.n_pieces)[:1]:
+                raise _damaged(self.path, f"sentence {ids[i] + 1}: its words' pieces are not as many as its own")
             self.release()
 
     def release(self) -> None:
@@ -205,7 +208,7 @@ class SyntaxStore:
 
 
 def _damaged(path: str, what: object) -> SyntaxDataError:
-    return SyntaxDataError(f"not a complete syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
+    return SyntaxDataError(f"not a complete syntax store: {what}", path=path, hint=_AGAIN)
 
 
 def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader, dict[str, Any]]:

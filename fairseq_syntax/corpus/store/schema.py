@@ -58,6 +58,16 @@ class StoredSentence:
     parsed: bool = True
 
 
+def join_labels(deprel: np.ndarray, upos: np.ndarray) -> np.ndarray:
+    """The number ``LABELS`` of words: ``deprel`` in the lower bits, ``upos`` above."""
+    return deprel | upos << DEPREL_BITS
+
+
+def split_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse of :func:`join_labels`: ``deprel`` and ``upos``."""
+    return labels & ((1 << DEPREL_BITS) - 1), labels >> DEPREL_BITS
+
+
 def schema(with_arcs: bool) -> pa.Schema:
     """Arrow schema of the store, without its metadata."""
 
