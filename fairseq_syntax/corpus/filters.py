@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from fairseq_syntax.corpus.parallel_text import aligned
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.text_parts import conllu_parts
 from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
+from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open,
@@ -104,16 +105,16 @@ class Verdict(NamedTuple):
     parse: str | None = None
 
 
-@dataclass
 class Judge:
-    """Judges the lines of parallel files by the limits."""
+    """Judges the lines of parallel files by the limits.
 
-    limits: Limits
+    Raises:
+        SyntaxDataError: as :func:`language_identifier`, where languages are limited
+    """
 
-    @cached_property
-    def identify(self) -> Callable[[str], tuple[str, float]]:
-        """The language identifier, loaded by the process that judges."""
-        return language_identifier(self.limits.languages or ())
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._identify = language_identifier(limits.languages) if limits.languages else None
 
     def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:
         """The verdict on one line.
@@ -129,7 +130,7 @@ class Judge:
         if not all(text.strip() for text in texts):
             empty = (str(i) for i, text in enumerate(texts, start=1) if not text.strip())
             return Verdict("empty", f"file {', '.join(empty)}")
-        lengths = [len("".join(text.split())) if limits.characters else len(text.split()) for text in texts]
+        lengths = [len(unspaced(text) if limits.characters else text.split()) for text in texts]
         if min(lengths) < limits.min_length:
             return Verdict("too short", f"{min(lengths)} < {limits.min_length}")
         if limits.max_length is not None and max(lengths) > limits.max_length:
@@ -147,10 +148,11 @@ class Judge:
             before = text_of(parsed)
             take_spaces(parsed, *texts)
             spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
-        for text, wanted in zip(texts, limits.languages or ()):  # last, as it takes longest
-            language, probability = self.identify(text)
-            if language != wanted:
-                return Verdict("language", f"{language} ({float(probability):.2f}) where {wanted} is due")
+        if self._identify is not None:  # last, as it takes longest
+            for text, wanted in zip(texts, limits.languages or ()):
+                language, probability = self._identify(text)
+                if language != wanted:
+                    return Verdict("language", f"{language} ({float(probability):.2f}) where {wanted} is due")
         return Verdict(parse=spaced)
 
 

@@ -19,6 +19,11 @@ def single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
+def unspaced(text: str) -> str:
+    """The text without its white space."""
+    return "".join(text.split())
+
+
 def language_of(code: str) -> str:
     """The language of a code: ``zh`` of ``zh-CN`` and ``zh_cn``."""
     return code.replace("_", "-").partition("-")[0].lower()

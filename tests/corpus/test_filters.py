@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import sys
 
 import pytest
 from data_errors import data_error
@@ -86,6 +87,13 @@ def test_a_sentence_in_another_language_goes(corpus):
     assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
     with data_error("xx"):
         Judge(Limits(languages=("xx",)))(["a line"])
+
+
+def test_a_missing_identifier_is_no_fault_of_a_line(corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with data_error("py3langid") as caught:
+        _filter(corpus, Limits(languages=("en", "de")))
+    assert "line 1" not in str(caught.value)
 
 
 def _sentence(words: str, *, line: int | None, bad: bool = False) -> str:
