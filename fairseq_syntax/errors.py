@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import partial
 
-__all__ = ["SyntaxDataError", "meant"]
+__all__ = ["SyntaxDataError", "meant", "quoted"]
 
 
 class SyntaxDataError(ValueError):
@@ -47,6 +47,11 @@ class SyntaxDataError(ValueError):
         # Keyword-only arguments do not survive the default pickling, and worker processes send their errors home.
         about = {name: getattr(self, name) for name in ("path", "line", "option", "hint")}
         return partial(type(self), self.message, **about), ()
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, shortened to 60 characters, for an error message."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:

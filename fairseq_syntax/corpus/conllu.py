@@ -153,11 +153,7 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
         SyntaxDataError: a word or label that cannot stand in a column: empty, with a tab or line break in it, a word
             of white space only, a label with white space around it
     """
-    words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
-    wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
-    wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
-    if wrong:
-        raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
+    _check_columns(line)
     arcs: dict[int, list[str]] = {}
     if line.arcs == [] and line.words:
         arcs[0] = []  # says that there are distributions, all of it below the threshold
@@ -166,14 +162,13 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
         head_id = 0 if head == dependent else head - start_of[dependent] + 1
         arcs.setdefault(dependent, []).append(f"{head_id}:{escape(label)}:{p:.4g}")
     rows: list[str] = []
-    tokens = iter(line.tokens)
-    token = next(tokens, None)
+    token_from = {token.first: token for token in line.tokens}
     for start, end in line.sentences:
         if comments:
             rows.append(f"# line = {line.line_number + 1}")
         for index in range(start, end):
             misc = [f"Arcs={','.join(arcs[index])}"] if index in arcs else []
-            if token is not None and token.first == index:
+            if (token := token_from.get(index)) is not None:
                 surface = [] if token.pieces is None else [f"Pieces={token.pieces}"]
                 if not token.space_after:
                     surface.append("SpaceAfter=No")
@@ -182,7 +177,6 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
                     rows.append(f"{span}\t{token.form}" + "\t_" * 7 + f"\t{'|'.join(surface) or '_'}")
                 else:
                     misc += surface
-                token = next(tokens, None)
             head = line.heads[index]
             rows.append(
                 f"{index - start + 1}\t{line.words[index]}\t_\t{line.upos[index]}\t{line.xpos[index]}\t_\t"
@@ -190,6 +184,15 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
             )
         rows.append("")
     return "\n".join(rows) + "\n" if rows else ""
+
+
+def _check_columns(line: ParsedLine) -> None:
+    """Checks the words and labels of a line; see :func:`format_conllu`."""
+    words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
+    wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
+    wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
+    if wrong:
+        raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
 
 
 def write_conllu(file: IO[str], line: ParsedLine) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, is_blank, natural, shown
+from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, is_blank, natural
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import decode_line
 
 NAMES = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
@@ -32,6 +32,7 @@ class ConlluReader:
         n_lines: of the text, where they are known
         first_line: the line of the text to begin with, counted from 0
         before: lines of the file before those that are read
+        empty: whether text lines without a sentence are yielded
     """
 
     def __init__(
@@ -62,19 +63,22 @@ class ConlluReader:
                 yield current
                 current = None
             if current is None:
-                for empty in range(position, index if self.empty else position):
-                    yield ParsedLine(line_number=empty, file_line=start)
+                yield from self.empty_lines(position, index, start)
                 current = ParsedLine(line_number=index, file_line=start)
                 position = index + 1
             self.add_sentence(current, rows, places)
-            if number is None:  # there is no more of it, which someone at a terminal waits for
+            if number is None:  # one sentence a line: the line is complete, and someone at a terminal may wait for it
                 yield current
                 current = None
         if current is not None:
             yield current
-        total = self.line_numbers.total()
-        for empty in range(position, total if self.empty else position):
-            yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
+        yield from self.empty_lines(position, self.line_numbers.total(), self.last_line + 1)
+
+    def empty_lines(self, start: int, end: int, file_line: int) -> Iterator[ParsedLine]:
+        """Yields the text lines [start, end), which have no sentence, if they are wanted."""
+        if self.empty:
+            for number in range(start, end):
+                yield ParsedLine(line_number=number, file_line=file_line)
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
         """Yields ``# line`` or None, the file line where a sentence begins, its rows, and the file line of each."""
@@ -105,27 +109,27 @@ class ConlluReader:
                 row = row.removeprefix("\ufeff") if self.last_line == 1 else row
             if row.count("\t") != COLUMNS - 1 and row[:1] != "#" and not is_blank(row):
                 columns = row.count("\t") + 1
-                self.fail(f"{columns} columns; ten are expected, separated by tabs: {shown(row)}", self.last_line)
+                self.fail(f"{columns} columns; ten are expected, separated by tabs: {quoted(row)}", self.last_line)
             yield row
 
     def check_column_names(self, comment: str, at: int) -> None:
         """Check the column names of CoNLL-U Plus, which may have other columns or another order."""
         name, equals, columns = comment.removeprefix("#").partition("=")
         if equals and name.strip() == "global.columns" and columns.split() != NAMES:
-            self.fail(f"columns {shown(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
+            self.fail(f"columns {quoted(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
 
     def check_values(self, columns: Sequence[str], at: int) -> None:
         """Check columns: none may be empty, no word may be white space, and no label may be surrounded by it."""
         if "" in columns:
             row = "\t".join(columns)
-            self.fail(f"an empty column; ten columns are expected, separated by tabs: {shown(row)}", at)
+            self.fail(f"an empty column; ten columns are expected, separated by tabs: {quoted(row)}", at)
         if not columns[1].strip():
             self.fail(
-                f"a word of white space only: {shown(columns[1])}", at, "leave it out, and its space between words"
+                f"a word of white space only: {quoted(columns[1])}", at, "leave it out, and its space between words"
             )
         for name, value in (("UPOS", columns[3]), ("DEPREL", columns[7])):
             if value != value.strip():
-                self.fail(f"white space around the {name} {shown(value)}", at)
+                self.fail(f"white space around the {name} {quoted(value)}", at)
 
     def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
         """Add a sentence to its line: the rows, and the line of the file of each."""
@@ -144,7 +148,7 @@ class ConlluReader:
                     self.fail(f"the range {columns[0]} does not begin with the next word, {len(words) + 1}", at)
                 ranges[first], last_covered = (last, at, columns), last
             elif not _EMPTY_NODE.match(columns[0]):
-                self.fail(f"id {shown(columns[0])} where {len(words) + 1} is due", at)
+                self.fail(f"id {quoted(columns[0])} where {len(words) + 1} is due", at)
         if not words:
             self.fail("a sentence without words", places[0])
         if last_covered >= offset + len(words):
@@ -179,7 +183,7 @@ class ConlluReader:
         for index, head in enumerate(numbers):
             if head is None or head > n_words:
                 self.fail(
-                    f"head {shown(texts[index])} of word {index + 1} is not a number between 0 and {n_words}",
+                    f"head {quoted(texts[index])} of word {index + 1} is not a number between 0 and {n_words}",
                     places[index],
                     "the sentence is not parsed" if texts[index] == "_" else None,
                 )
@@ -208,16 +212,16 @@ class ConlluReader:
                 if head is None:
                     head = natural(head_text)
                 if head is None or not label:
-                    self.fail(f"not an arc HEAD:LABEL:P: {shown(arc)}", at)
+                    self.fail(f"not an arc HEAD:LABEL:P: {quoted(arc)}", at)
                 parent = head - 1 + offset if head else index
                 if head > n_words or (parent == index and head):
-                    self.fail(f"the arc {shown(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at)
+                    self.fail(f"arc {quoted(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at)
                 try:
                     p = float(p_text)
                 except ValueError:
                     p = -1.0
                 if not 0.0 <= p <= 1.0:
-                    self.fail(f"the probability of the arc {shown(arc)} is not in [0, 1]", at)
+                    self.fail(f"the probability of the arc {quoted(arc)} is not in [0, 1]", at)
                 mass += p
                 if "\\" in label:
                     label = unescape(label)
@@ -234,7 +238,7 @@ class ConlluReader:
             elif entry.startswith("Pieces="):
                 pieces = natural(entry[7:])
                 if not pieces:
-                    self.fail(f"not a number of pieces: {shown(entry)}", at)
+                    self.fail(f"not a number of pieces: {quoted(entry)}", at)
         return Token(form, space_after, first, last, word, pieces)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NoReturn, TypeVar
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 
 # Without the text, so many empty lines in a row are taken for a slip in a number.
 MOST_EMPTY_LINES = 1_000_000
@@ -74,10 +74,10 @@ class LineNumbers:
         if match is None:
             return number
         if within:
-            self._fail(f"{shown(row)} in the middle of a sentence", at, "a blank line ends a sentence")
+            self._fail(f"{quoted(row)} in the middle of a sentence", at, "a blank line ends a sentence")
         value = natural(match[2])
         if value is None or (value == 0 and match[1] == "line"):
-            self._fail(f"not a number of lines: {shown(row)}", at)
+            self._fail(f"not a number of lines: {quoted(row)}", at)
         if match[1] == "lines":
             self.declared = value
             return number
@@ -104,10 +104,10 @@ class LineNumbers:
             return index
         if self._last is not None and index < self._last:
             self._fail(f"'# line = {index + 1}' comes after '# line = {self._last + 1}'", at)
-        limit = self.n_lines if self.n_lines is not None else self.declared
-        if limit is not None and index >= limit:
+        n_lines = self._known_lines
+        if n_lines is not None and index >= n_lines:
             self._fail(
-                f"this sentence is of line {index + 1}, but the text has {limit} lines",
+                f"this sentence is of line {index + 1}, but the text has {n_lines} lines",
                 at,
                 "parse the text again, or name the right text",
             )
@@ -121,7 +121,7 @@ class LineNumbers:
         """The number of lines, once all sentences have been placed."""
         if self.n_lines is not None and self.declared is not None and self.n_lines != self.declared:
             self._fail(f"holds the parse of {self.declared} lines, but the text has {self.n_lines}")
-        total = self.n_lines if self.n_lines is not None else self.declared
+        total = self._known_lines
         if total is None:
             return self.next
         if self.next != total and not (self.declared is not None if self.numbered is None else self.numbered):
@@ -132,6 +132,11 @@ class LineNumbers:
             )
         self._check_gap(total - self.next, None)
         return total
+
+    @property
+    def _known_lines(self) -> int | None:
+        """The number of lines of the text: the caller's, or what the file declares."""
+        return self.n_lines if self.n_lines is not None else self.declared
 
     def _check_gap(self, lines: int, at: int | None) -> None:
         if self.n_lines is None and lines > MOST_EMPTY_LINES:
@@ -155,8 +160,3 @@ def is_line_comment(row: str) -> bool:
 def natural(text: str) -> int | None:
     """A number of plain digits, or None; ``int`` alone would take '+1', '1_0' and ' 1'."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def shown(text: str) -> str:
-    """Quotes a text for an error message, shortened."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.corpus.words import unspaced
+from fairseq_syntax.errors import SyntaxDataError, quoted
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class ParsedLine:
         if text is not None:
             take_spaces(line, text)  # which does not look at spaces within words
             if not all(words) or text_of(line).split() != text.split():
-                raise SyntaxDataError(f"the words have other spaces than the text {text[:60]!r}")
+                raise SyntaxDataError(f"the words have other spaces than the text {quoted(text)}")
         return check_parse(line)
 
     def _repr_html_(self) -> str:
@@ -138,7 +139,7 @@ def check_parse(line: ParsedLine) -> ParsedLine:
     """
 
     def wrong(message: str) -> NoReturn:
-        raise SyntaxDataError(f"the parse of {text_of(line)[:60]!r}: {message}")
+        raise SyntaxDataError(f"the parse of {quoted(text_of(line))}: {message}")
 
     n = len(line.words)
     for name in ("heads", "deprels", "upos", "xpos"):
@@ -172,7 +173,7 @@ def text_of(line: ParsedLine) -> str:
 
 def is_parse_of(line: ParsedLine, text: str) -> bool:
     """Whether a parse is of a text, white space aside."""
-    return "".join(text_of(line).split()) == "".join(text.split())
+    return unspaced(text_of(line)) == unspaced(text)
 
 
 def take_spaces(line: ParsedLine, *texts: str) -> int:
@@ -185,12 +186,11 @@ def take_spaces(line: ParsedLine, *texts: str) -> int:
     """
     which = next((i for i, text in enumerate(texts) if is_parse_of(line, text)), None)
     if which is None:
-        others = ", ".join(repr(text[:60]) for text in texts)
-        message = f"the parse has {text_of(line)[:60]!r}, the text {others}"
+        message = f"the parse has {quoted(text_of(line))}, the text {', '.join(map(quoted, texts))}"
         raise SyntaxDataError(message, line=line.file_line or None, hint=why_other(line, *texts))
     text, at = texts[which], 0
     for token in line.tokens:
-        for _ in "".join(token.form.split()):
+        for _ in unspaced(token.form):
             while text[at].isspace():
                 at += 1
             at += 1
@@ -210,10 +210,10 @@ def _without_escapes(text: str) -> str:
 
 def why_other(line: ParsedLine, *texts: str) -> str:
     """Hint for the error of a parse that matches none of some texts."""
-    said = unicodedata.normalize("NFC", "".join(text_of(line).split()))
-    if any(unicodedata.normalize("NFC", "".join(text.split())) == said for text in texts):
+    parsed, candidates = unspaced(text_of(line)), [unspaced(text) for text in texts]
+    if unicodedata.normalize("NFC", parsed) in (unicodedata.normalize("NFC", text) for text in candidates):
         return "they differ in Unicode normalization (NFC or NFD): normalize one of them"
-    if any(_without_escapes("".join(text.split())) == _without_escapes(said) for text in texts):
+    if _without_escapes(parsed) in map(_without_escapes, candidates):
         return "they differ in escapes, such as -LRB- or &amp;: write one as the other"
     return "the parse is of another text, or lines were lost: parse the text again"
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
+from fairseq_syntax.corpus.words import single_spaced, unspaced
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -46,8 +47,8 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
             if line is None or segmented is None:  # lines too many or too few
                 number -= 1
                 break
-            sentence, spaced = line.decode(), " ".join(segmented.decode("utf-8", "replace").split())
-            if "".join(sentence.split()) != "".join(spaced.split()):
+            sentence, spaced = line.decode(), single_spaced(segmented.decode("utf-8", "replace"))
+            if unspaced(sentence) != unspaced(spaced):
                 message = f"{words[0]} changed a sentence: {sentence[:-1]!r} became {spaced!r}"
                 raise SyntaxDataError(message, line=number)
             yield spaced

@@ -27,7 +27,7 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
 )
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.corpus.words import single_spaced
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 
 __all__ = [
@@ -141,7 +141,7 @@ class Parser(ABC):
             text = lines[index]
             expected = single_spaced(text) if isinstance(text, str) else " ".join(text)
             if text_of(parse) != expected:
-                message = f"the tokens give {text_of(parse)[:60]!r}, not the text {expected[:60]!r}"
+                message = f"the tokens give {quoted(text_of(parse))}, not the text {quoted(expected)}"
                 raise SyntaxDataError(message, line=parse.line_number + 1, hint="use another --tokenizer")
             parsed.append(parse)
         return parsed
