@@ -1,3 +1,3 @@
-"""Using trained models: translation, alignment, export, and a server."""
+"""Use of trained models: translation, alignment, export and serving."""
 
-BEAM = 4  # hypotheses that a search keeps where no number is given: as in the papers of PASCAL and LDD
+BEAM = 4  # the default beam size, as in the papers of PASCAL and LDD

@@ -1,6 +1,6 @@
-"""Selection of the attention head that aligns words best, supervised by gold links or unsupervised.
+"""Selection of the attention head that aligns words best, with or without gold links.
 
-All heads of all layers are scored: by F1 against gold links, or by the mutual information of the linked words
+All heads of all layers are scored by F1 against gold links, or by the mutual information of the words that they link
 (:func:`mutual_information`).
 """
 
@@ -24,8 +24,8 @@ class Pair:
     """A sentence pair with the word links of some heads. (Keeping all attention weights would fill the memory.)
 
     Attributes:
-        source, target: of each side
-        links: by head: (source word, target word), counted from 0
+        source, target: the words of each side
+        links: for each head, its links as 0-based (source word, target word)
     """
 
     source: PieceText
@@ -34,20 +34,20 @@ class Pair:
 
     @classmethod
     def of(cls, source: PieceText, target: PieceText, weights: Mapping[AlignmentHead, Weights]) -> Pair:
-        """Links from attention weights.
+        """Compute the links from attention weights.
 
         Args:
-            weights: by head, each [target pieces, source pieces]
+            weights: for each head, a matrix [target pieces, source pieces]
         """
         sides = source.membership(), target.membership()
         return cls(source, target, {head: word_links(word_weights(w, *sides)) for head, w in weights.items()})
 
 
 def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
-    """All heads and the mean of each layer, with either value of ``shift``.
+    """All heads and the mean of each layer, each with both values of ``shift``.
 
     Args:
-        layers: of :func:`source_attention`
+        layers: attention weights as from :func:`source_attention`
     """
     if of_lstm:
         return [AlignmentHead(shift=shift) for shift in (0, 1)]
@@ -62,12 +62,12 @@ def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
 def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Sequence[tuple[int, int]]]]) -> float:
     """Mutual information of linked words, in bits per target word.
 
-    ``mean log2 p(t | s) / p(t)``, the probabilities counted on one half of the pairs and taken on the other, both ways
-    round; ``p(t | s) = (count(s, t) + p(t)) / (count(s) + 1)``. Good links are informative in any
-    language; degenerate links (always to the full stop, or to the same position) are not.
+    It is the mean of ``log2 p(t | s) / p(t)`` by two-fold cross-validation: probabilities are estimated on one half of
+    the pairs and evaluated on the other. ``p(t | s) = (count(s, t) + p(t)) / (count(s) + 1)``. Good links are
+    informative in any language; degenerate links (always to the full stop, or to the same position) are not.
 
     Args:
-        pairs: source words, target words, links
+        pairs: for each pair, its source words, target words and links
     """
     bits, count = 0.0, 0
     for fold in (0, 1):
@@ -79,10 +79,10 @@ def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Seque
             for s, t in links:
                 together[source[s], target[t]] += 1
                 sources[source[s]] += 1
-        # One kind more than was counted, for all words of the other half that are new.
+        # One type more than was counted, for all words that occur only in the other half.
         total, kinds = targets.total(), len(targets) + 1
         for source, target, links in pairs[1 - fold :: 2]:
-            # All target words: a head that links few of them must not win by these alone.
+            # Divide by all target words: a head must not win by linking only a few.
             count += len(target)
             for s, t in links:
                 p_t = (targets[target[t]] + 1) / (total + kinds)
@@ -99,11 +99,11 @@ class Ranked(NamedTuple):
 
 
 def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ranked]:
-    """Rank all candidates, best first; ties in the order of layers and heads.
+    """Rank all candidates, best first; ties are kept in the order of layers and heads.
 
     Args:
-        pairs: with the links of the same candidates each
-        gold: the gold links of each pair, to score by F1; None: score by :func:`mutual_information`
+        pairs: sentence pairs, all with links of the same candidates
+        gold: the gold links of each pair, to score by F1; if None, score by :func:`mutual_information`
     """
     if not pairs:
         raise SyntaxDataError("no sentence pairs to choose a head by")

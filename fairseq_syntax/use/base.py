@@ -1,4 +1,4 @@
-"""The interface of all translators, and checks of sentences and options that they share."""
+"""The interface of all translators, and the checks that they share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairseq_syntax.use.alignment_choice import Ranked
 __all__ = ["BaseTranslator", "Translation"]
 
 logger = logging.getLogger(__name__)
-# Parsers and segmenters take UTF-8, which has no lone surrogates; JSON and Python's texts may.
+# JSON and Python strings may contain lone surrogates, which UTF-8, and so parsers and segmenters, cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -36,12 +36,12 @@ class Translation:
     """One translation.
 
     Attributes:
-        text, pieces: what the model said
-        score: the mean log-probability of its pieces (base e)
-        alignment: its words and those of the source, where they are asked for
-        parse: of the source, where the model reads one or the sentence brought its own
-        error: why there is none, where the sentence cannot be translated; the text is empty then
-        cut: whether it is as long as the search or the model lets it be (``max_len_a``, ``max_len_b``): it may be cut
+        text, pieces: the model's output as text and as subword pieces
+        score: the mean log-probability of the pieces (base e)
+        alignment: the word alignment with the source, if requested
+        parse: the parse of the source, if the model reads one or the sentence came with one
+        error: the reason if the sentence could not be translated; the text is empty then
+        cut: whether the length limit was reached (``max_len_a``, ``max_len_b``), so that the end may be missing
     """
 
     text: str
@@ -56,7 +56,7 @@ class Translation:
         return self.text
 
     def _repr_html_(self) -> str:
-        """The text with its score and pieces, as a notebook shows it."""
+        """The text with its score and pieces, for notebooks."""
         pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
         return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
 
@@ -70,11 +70,11 @@ class BaseTranslator(ABC):
         print(translator.translate("A man in an orange hat."))
 
     Attributes:
-        models: PyTorch's modules, where the model is one
-        task: the task that they were trained for, with dictionaries and segmentation
-        beam: hypotheses that the search keeps
-        nbest: translations of each sentence
-        batch_size: sentences at a time
+        models: the PyTorch modules; empty for CTranslate2
+        task: the task of the models, with dictionaries and segmentation
+        beam: the beam size
+        nbest: the number of translations per sentence
+        batch_size: the maximum number of sentences in a batch
     """
 
     models: list[Any]
@@ -93,15 +93,15 @@ class BaseTranslator(ABC):
     def translate(
         self, sentences: Sentence | Sequence[Sentence], *, alignments: bool = False
     ) -> Translation | list[Translation]:
-        """The best translation of a sentence, or of each sentence of a list.
+        """Translate a sentence, or each sentence of a list, and return the best translation of each.
+
+        A sentence that cannot be translated, because it is too long or its parse is invalid, yields an empty
+        translation with the reason in ``error``, and a warning.
 
         Args:
-            sentences: raw text; a parse, such as one of :meth:`.parsed_line.ParsedLine.of_words`; or CoNLL-U
+            sentences: raw text; a parse, such as one from :meth:`.parsed_line.ParsedLine.of_words`; or CoNLL-U
                 flattened by ``fairseq_syntax.corpus.conllu.flatten``
-            alignments: whether they bring their words' alignment
-
-        A sentence that cannot be translated, being too long for the model or with a wrong parse, gives an empty text,
-        which has the reason in ``error``, and a warning.
+            alignments: whether to compute word alignments
 
         .. code-block:: python
 
@@ -129,14 +129,16 @@ class BaseTranslator(ABC):
         first_line: int = 0,
         on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
-        """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
+        """Translate sentences, and return the ``nbest`` translations of each, best first.
+
+        A sentence that cannot be translated yields a single empty translation with the reason in ``error``.
 
         Args:
-            alignments: whether they bring their words' alignment
-            first_line: the number of the first sentence, counted from 0, in messages
-            on_step: called before each step of a search (CTranslate2: before each batch); gives the numbers, counted
-                from 0, of sentences whose search is to end there, with what there is of a translation. What it raises
-                ends the call.
+            alignments: whether to compute word alignments
+            first_line: the 0-based line number of the first sentence, for messages
+            on_step: called before each step of a search (with CTranslate2, before each batch). It returns the 0-based
+                indices of sentences whose search should end with the translation so far. Exceptions that it raises
+                end the call.
 
         .. code-block:: python
 
@@ -150,8 +152,8 @@ class BaseTranslator(ABC):
         parsed, translations, filled = self._untranslated(sentences, alignments)
         if not filled:
             return translations
-        # Counted in three ways: i among the caller's sentences, k among those encoded (filled[k]
-        # is i), and a place among those searched, by which the search reports.
+        # There are three indices: i among the caller's sentences, k among the encoded ones (i = filled[k]), and a place
+        # among the searched ones, which the search reports.
         tokens, lengths = self._encode([parsed[i] for i in filled], [first_line + i for i in filled])
         most = self.max_positions()[0] - 1  # without </s>
         fitting = [k for k, length in enumerate(lengths) if length <= most]
@@ -168,28 +170,28 @@ class BaseTranslator(ABC):
 
     @abstractmethod
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """Encode lines for the model; also their lengths in pieces, without ``</s>``."""
+        """Encode lines for the model, and return also their lengths in pieces, without ``</s>``."""
 
     @abstractmethod
     def _search(
         self, tokens: list[Any], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        """Translate what :meth:`_encode` returned: yields positions in ``tokens`` with translations, best first."""
+        """Translate the output of :meth:`_encode`; yields indices into ``tokens`` with translations, best first."""
 
     @abstractmethod
     def with_search(self, **generation: Any) -> BaseTranslator:
-        """The same models with another search.
+        """A translator with the same models and other search options.
 
         .. code-block:: python
 
             wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
 
         Args:
-            generation: options of the search, as fairseq-generate's
+            generation: search options, named as in fairseq-generate
         """
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
-        """The alignment of given translations: text, or pieces where the data have no segmentation.
+        """Align sentences with given translations (text, or pieces if the data have no segmentation).
 
         .. code-block:: python
 
@@ -197,17 +199,17 @@ class BaseTranslator(ABC):
             alignment.pharaoh()  # 0-0 1-1 2-2
 
         Raises:
-            SyntaxDataError: as in :meth:`translate`; a side is too long for the model; or it is CTranslate2's
+            SyntaxDataError: as in :meth:`translate`; a side is too long for the model; or CTranslate2 runs the model
         """
         raise no_forced_decoding()
 
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
-        """How well each attention of the first model aligns given translations, the best first.
+        """Rank the attention heads of the first model by how well they align given translations, best first.
 
         Args:
-            gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
+            gold: gold links (:func:`~fairseq_syntax.inference.alignment.read_gold`), used as in
                 :func:`~fairseq_syntax.use.alignment_choice.choose`
 
         Raises:
@@ -217,19 +219,19 @@ class BaseTranslator(ABC):
 
     @abstractmethod
     def _about(self) -> list[str]:
-        """Model and size, for :meth:`__repr__`."""
+        """Model and size for :meth:`__repr__`."""
 
     def __repr__(self) -> str:
         languages = f"{self.task.cfg.source_lang} → {self.task.cfg.target_lang}"
         return f"<Translator {', '.join([languages, *self._about(), f'beam {self.beam}'])}>"
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """As :meth:`.interactive.InteractiveInput.check_parses`."""
+        """See :meth:`.interactive.InteractiveInput.check_parses`."""
         self._input.check_parses(path)
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the model reads of a sentence's parse: a subset of ``"tree"`` and ``"arcs"``."""
+        """The parts of a parse that the model reads, a subset of ``"tree"`` and ``"arcs"``."""
         return self._input.needs
 
     def input(self) -> InteractiveInput:
@@ -263,9 +265,13 @@ class BaseTranslator(ABC):
     def _untranslated(
         self, sentences: Sequence[Sentence], alignments: bool
     ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
-        """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
-        numbers of what is to be translated."""
-        # A text is a sequence, too: of letters, each of which would be translated as a sentence.
+        """Check sentences before their translation.
+
+        Returns:
+            the sentences, with their parses read; an empty translation for each, with an error if it is invalid; and
+            the indices of the sentences to translate
+        """
+        # A string is a sequence too; each of its characters would be translated as a sentence.
         wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
         if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
             raise SyntaxDataError("a list of sentences is expected", hint="each is a text, or a ParsedLine")
@@ -287,7 +293,7 @@ class BaseTranslator(ABC):
         return parsed, translations, filled
 
     def _parses(self) -> list[ParsedLine | None]:
-        """The parses of the sentences encoded last; None: there is none."""
+        """The parses of the sentences encoded last; None for a sentence without one."""
         return [parse if parse is None or parse.parsed else None for parse in self._input.parses()]
 
     @property
@@ -299,15 +305,15 @@ class BaseTranslator(ABC):
 
 
 def search_options(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> dict[str, Any]:
-    """Check the options of a search, and fill in ``beam`` and ``nbest``.
+    """Check search options, and fill in ``beam`` and ``nbest``.
 
     Args:
-        generation: values by the names of fairseq's ``GenerationConfig``
-        options: the names that the search has
-        of: whose search it is
+        generation: values, named as in fairseq's ``GenerationConfig``
+        options: the options that the search supports
+        of: the name of the search, for errors
 
     Raises:
-        SyntaxDataError: an option is none of ``options``, or a size is below 1
+        SyntaxDataError: an option is not supported, or a size is below 1
     """
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*options, "batch_size"}:
@@ -315,7 +321,7 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError("must be at least 1", option=name)
     nbest = generation.get("nbest", 1)
-    # A search has no more translations than its beam has hypotheses.
+    # A search cannot return more translations than its beam holds hypotheses.
     return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
 
 
@@ -325,7 +331,7 @@ def cut_short(translation: Translation) -> str:
 
 
 def too_long(pieces: int, most: int, side: str = "sentence") -> str:
-    """The error message for a sentence or translation that is too long; lengths without ``</s>``."""
+    """The error message for a sentence or translation that is too long; lengths exclude ``</s>``."""
     return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
 
 
@@ -333,12 +339,12 @@ def check_lengths(sources: Iterable[int], targets: Iterable[int], most: Sequence
     """Check sentence pairs against the model's length limits.
 
     Args:
-        sources, targets: pieces of each, with ``</s>``
-        most: pieces of a source and of a target that the model takes, with ``</s>``
-        lines: the number of each, counted from 0
+        sources, targets: lengths in pieces, with ``</s>``
+        most: the model's maximum lengths of source and target, with ``</s>``
+        lines: 0-based line numbers
 
     Raises:
-        SyntaxDataError: one is too long
+        SyntaxDataError: a sentence or translation is too long
     """
     for line, *lengths in zip(lines, sources, targets):
         for length, limit, side in zip(lengths, most, ("sentence", "translation")):

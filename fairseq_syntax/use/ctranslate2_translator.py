@@ -23,7 +23,7 @@ from fairseq_syntax.runtime.devices import check_device
 from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored, setup_task
 
-# Options of fairseq's search by their names in CTranslate2's.
+# fairseq's search options and their names in CTranslate2.
 _SEARCH = {
     "beam": "beam_size",
     "nbest": "num_hypotheses",
@@ -35,7 +35,7 @@ _SEARCH = {
 }
 
 
-LIMIT_STEP = 32  # sentences of up to so many different limits go together, with the largest
+LIMIT_STEP = 32  # limits are rounded up to multiples of this, so that more sentences share a batch
 
 
 def length_limit(generation: dict[str, Any], source_length: int, most: int) -> int:
@@ -44,8 +44,8 @@ def length_limit(generation: dict[str, Any], source_length: int, most: int) -> i
     CTranslate2 has one limit for all sentences of a call.
 
     Args:
-        source_length: pieces of the source with ``</s>``
-        most: pieces that the model can make
+        source_length: source pieces, with ``</s>``
+        most: the model's maximum number of target pieces
     """
     limit = generation.get("max_len_b", 200)
     if a := generation.get("max_len_a", 0):
@@ -64,14 +64,14 @@ class CTranslate2Translator(BaseTranslator):
     """Translates sentences with a model that CTranslate2 runs.
 
     Args:
-        folder: that ``fairseq-syntax export --to ctranslate2`` wrote
-        exported: what is in it
-        parser, batch_size, generation: as in :class:`.translator.Translator`; of the search only what CTranslate2 has
-        device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 and PyTorch find a GPU)
-        options: of the task, such as ``syntax_parser``
+        folder: the folder written by ``fairseq-syntax export --to ctranslate2``
+        exported: the description of its content
+        parser, batch_size, generation: as in :class:`.translator.Translator`, limited to CTranslate2's search options
+        device: ``cpu`` or ``cuda`` (default: ``cuda`` if CTranslate2 and PyTorch find a GPU)
+        options: task options, such as ``syntax_parser``
 
     Raises:
-        SyntaxDataError: CTranslate2 is not installed, its search lacks an option, or there is no such device
+        SyntaxDataError: CTranslate2 is not installed or does not support an option, or the device does not exist
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CTranslate2Translator(BaseTranslator):
         import torch
 
         check_device(device)
-        self.models: list[Any] = []  # none of PyTorch
+        self.models: list[Any] = []  # no PyTorch modules
         self.task = setup_task(folder, exported, **(options or {}))
         if exported.factors:
             self.task.add_need("source", frozenset({"tree"}))
@@ -111,16 +111,16 @@ class CTranslate2Translator(BaseTranslator):
     def _set_search(self, generation: dict[str, Any]) -> None:
         self._generation = search_options(generation, _SEARCH, "CTranslate2", self.batch_size)
         self.beam, self.nbest = self._generation["beam"], self._generation["nbest"]
-        # the limit of the length is a sentence's own
+        # the length limit is set for each call
         options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
-        self._options = {"max_input_length": 0, **options}  # no cutting of the input
+        self._options = {"max_input_length": 0, **options}  # do not truncate the input
 
     def _about(self) -> list[str]:
         factors = f" with {' and '.join(self.exported.factors)}" if self.exported.factors else ""
         return [f"CTranslate2{factors}", self.exported.quantization or "float32"]
 
     def with_search(self, **generation: Any) -> CTranslate2Translator:
-        """As in the base."""
+        """See the base class."""
         other = copy.copy(self)
         other._set_search(generation)
         return other
@@ -130,11 +130,11 @@ class CTranslate2Translator(BaseTranslator):
     ) -> Iterator[tuple[int, list[Translation]]]:
         texts, parses, targets = self._input.texts() if alignments else [], self._parses(), self.max_positions()[1]
         limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
-        # groupby joins neighbours only; equal lengths beside each other need little padding.
+        # groupby joins only neighbours, and sorting by length keeps padding low.
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
         for limit, group in groupby(order, key=limits.__getitem__):
             while batch := list(islice(group, self.batch_size)):
-                unwanted = set(on_step()) if on_step is not None else set()  # CTranslate2 shows no steps
+                unwanted = set(on_step()) if on_step is not None else set()  # CTranslate2 has no step callback
                 batch = [k for k in batch if k not in unwanted]
                 results = self._model.translate_batch(
                     [tokens[k] for k in batch],
@@ -150,24 +150,24 @@ class CTranslate2Translator(BaseTranslator):
     def _of_result(
         self, result: Any, limit: int, source: PieceText | None, parse: ParsedLine | None
     ) -> list[Translation]:
-        """The translations in a result of CTranslate2; aligned if the source's words are given."""
+        """Convert a CTranslate2 result to translations, with alignments if the source's words are given."""
         hypotheses = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
             ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
             translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
             translation.cut, translation.parse = len(translation.pieces) >= limit, parse
             if source is not None:
-                # A row for each step; the step that reads a piece comes after the one that writes it.
+                # One row per step; the step that reads a piece follows the one that generates it.
                 first, count = self.exported.alignment_shift, len(translation.pieces)
                 weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
-                # A search that ends by length has no step that reads the last piece: it has no attention.
+                # If the search ends at the length limit, no step reads the last piece, so it has no attention.
                 weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
                 translation.alignment = align(weights, source, spell(translation.pieces, self._decode))
             hypotheses.append(translation)
         return hypotheses
 
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """As in the base: lists of pieces with source factors."""
+        """See the base class; the encoded lines are lists of pieces with source factors."""
         columns = self.exported.factors
         if not columns:
             encoded, lengths = self._input.encode(lines, numbers)
@@ -185,6 +185,6 @@ class CTranslate2Translator(BaseTranslator):
         return sentences, list(map(len, sentences))
 
     def _symbols(self, ids: Sequence[int]) -> list[str]:
-        """The symbols of token ids; special symbols become the unknown symbol, as in fairseq."""
+        """The symbols of token ids; special symbols are replaced by the unknown symbol, as in fairseq."""
         dictionary = self.task.source_dictionary
         return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]

@@ -28,10 +28,10 @@ def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = Non
     """Load a checkpoint for export.
 
     Args:
-        data: the binarized data (default: what the model was trained on)
+        data: the binarized data (default: those that the model was trained on)
 
     Raises:
-        SyntaxDataError: no such checkpoint, or its data are gone
+        SyntaxDataError: the checkpoint or its data do not exist
     """
     from omegaconf import OmegaConf
 
@@ -48,22 +48,21 @@ def export(
     quantization: str | None = None,
     source_tag: str = "",
 ) -> Exported:
-    """Write a folder with the model, its dictionaries and segmentation, and a README; whole or not at all.
+    """Atomically write a folder with the model, its dictionaries and segmentation, and a README.
 
     Args:
         kind: ``fairseq``, ``ctranslate2`` or ``transformers``
-        output: the folder, which is made; what is there must be empty
-        quantization: of CTranslate2's weights, one of ``exported.QUANTIZATIONS``; None leaves them in float32
-        source_tag: put before and after each source sentence by those who translate: for multi-task models
+        output: the folder, which must not exist or be empty
+        quantization: for the weights in CTranslate2, one of ``exported.QUANTIZATIONS``; None for float32
+        source_tag: for multi-task models, the piece that translators put before and after each source sentence
 
     Raises:
-        SyntaxDataError: what the kind says cannot compute the model; the folder is not empty, or
-            cannot be written; something beside the model is damaged;
-            or the data were parsed otherwise than those of the training
+        SyntaxDataError: the target format does not support the model; the folder is not empty or cannot be written; a
+            file of the data is damaged; or the data were parsed differently from the training data
     """
-    # The folder that a link names, as a renaming would take the place of the link.
+    # Resolve links, because renaming would replace the link itself.
     output = Path(os.path.realpath(output))
-    # Renaming another folder to it would leave this process in one that is gone.
+    # Renaming a folder over the current one would leave this process in a deleted folder.
     if output == Path.cwd():
         raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
@@ -84,7 +83,7 @@ def export(
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             message = "exists already and is not empty"
             raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by a run that was killed
         try:
             with as_data_error(output):
                 folder.mkdir()
@@ -106,13 +105,13 @@ def export(
                     int(longest[0]),
                     int(longest[1]),
                 )
-                if kind != "transformers":  # which has its own names for these
+                if kind != "transformers":  # transformers has its own names for these files
                     _copy_data(task, folder, segmenters, bool(factors))
-                    # The last of what counts: it notes the checksums of all that lies there.
+                    # Written last, because it records the checksums of all other files.
                     exported.save(folder)
                 text = "pieces" if segmenters[0] is None else "text"
                 (folder / "README.md").write_text(_readme(exported, text), encoding="utf-8")
-                # In one step, also over an empty folder.
+                # Atomic, also over an empty folder.
                 folder.rename(output)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -123,10 +122,10 @@ def export(
 def write_fairseq(loaded: TrainedModel, folder: Path) -> None:
     """Write ``model.pt`` for stock fairseq."""
     model, options = loaded.plain()
-    saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
+    saved = io.BytesIO()  # torch.save reports a full disk by an error of its own
     torch.save(checkpoint(model, options, loaded.task), saved)
     (folder / CHECKPOINT).write_bytes(saved.getbuffer())
-    # After the model, whose checksum it notes.
+    # After the model, because it records the model's checksum.
     save_head(loaded.head, folder / CHECKPOINT)
 
 
@@ -148,7 +147,7 @@ def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], 
 
 
 def _readme(exported: Exported, text: str) -> str:
-    """What the folder is, and how to translate with it; ``text``: what is translated, text or pieces."""
+    """The README: the folder's content, and how to translate with it. ``text``: the input, text or pieces."""
     source, target = exported.source_lang, exported.target_lang
     tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
     lines = [f"A translation model, {source} to {target}, of fairseq-syntax, for {exported.kind}."]

@@ -1,7 +1,7 @@
 """Folders written by ``fairseq-syntax export``.
 
-``export.json`` says what it is; beside it lie the model, the dictionaries, the segmentation of each language where the
-data had one and, for source factors, the label inventory.
+``export.json`` describes the folder, which contains the model, the dictionaries, the segmentation of each language (if
+the data have one) and, for source factors, the label inventory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, sealed
 
 FORMAT_VERSION = 1
 DESCRIPTION = "export.json"
-KINDS = ("fairseq", "ctranslate2")  # that this package loads again
+KINDS = ("fairseq", "ctranslate2")  # those that this package can load
 TO = (*KINDS, "transformers")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 CHECKPOINT = "model.pt"
-_UNREAD = ("README.md", DESCRIPTION)  # no part of the model
-FACTOR_MARK = "￨"  # between a piece and its factors, as CTranslate2 takes them
+_UNREAD = ("README.md", DESCRIPTION)  # files that are not part of the model
+FACTOR_MARK = "￨"  # CTranslate2's separator between a piece and its factors
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,15 @@ class Exported:
     """The description of an exported folder.
 
     Attributes:
-        kind: of :data:`KINDS`
+        kind: one of :data:`KINDS`
         source_lang, target_lang: the languages
-        factors: columns of the parse (``deprel``, …) beside each source piece, in this order; CTranslate2 only
-        source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
-        quantization: of the weights; CTranslate2 only
-        alignment_shift: of the attention that words are aligned by (``AlignmentHead.shift``); CTranslate2 only
-        files: size and checksum of each file beside this description, by name (``runtime/manifest.py``)
-        max_source_positions, max_target_positions: the longest sentences that the model takes and makes, in pieces
-            with ``</s>``
-        format: of this description
+        factors: the columns of the parse (``deprel``, …) that each source piece has as factors; CTranslate2 only
+        source_tag: for multi-task models, the piece at both ends of each source sentence; empty for none
+        quantization: how the weights are quantized; CTranslate2 only
+        alignment_shift: ``AlignmentHead.shift`` of the head that aligns words; CTranslate2 only
+        files: size and checksum of each other file, by name (``runtime/manifest.py``)
+        max_source_positions, max_target_positions: maximum lengths in pieces, with ``</s>``
+        format: the format version of this description
     """
 
     kind: str
@@ -67,7 +66,7 @@ class Exported:
         """Read ``export.json``, and verify the other files.
 
         Raises:
-            SyntaxDataError: there is none, or it is not one that this version reads; or a file is missing or damaged
+            SyntaxDataError: it does not exist or has an unknown format, or a file is missing or damaged
         """
         path = Path(folder) / DESCRIPTION
         try:
@@ -75,7 +74,7 @@ class Exported:
         except FileNotFoundError as error:
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
             raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint) from error
-        except SyntaxDataError:  # it is a ValueError, too
+        except SyntaxDataError:  # a SyntaxDataError is a ValueError too
             raise
         except (OSError, ValueError, TypeError) as error:
             raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error
@@ -90,10 +89,10 @@ class Exported:
 
 
 def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: Any) -> Any:
-    """This package's task with the folder's dictionaries and segmentation.
+    """Set up this package's task with the folder's dictionaries and segmentation.
 
     Args:
-        options: more of the task's, such as ``syntax_parser``
+        options: further task options, such as ``syntax_parser``
     """
     from fairseq import tasks
 
@@ -113,10 +112,10 @@ def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: An
 
 
 def factored(pieces: Sequence[str], factors: Sequence[Sequence[str]]) -> list[str]:
-    """Pieces with their factors, as CTranslate2 takes them.
+    """Join pieces with their factors, in CTranslate2's format.
 
     Args:
-        pieces: T of them
-        factors: for each column T labels
+        pieces: T pieces
+        factors: T labels for each column
     """
     return [FACTOR_MARK.join(parts) for parts in zip(pieces, *factors)] if factors else list(pieces)

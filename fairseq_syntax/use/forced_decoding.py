@@ -1,4 +1,4 @@
-"""Forced decoding: the probabilities of given translations, as ``fairseq-generate --score-reference``."""
+"""Forced decoding: the probabilities of given translations, as with ``fairseq-generate --score-reference``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ForcedDecoder", "TargetScore"]
 
 @dataclass(frozen=True)
 class TargetScore:
-    """The log-probability (base e) of a target, summed over its ``tokens``, ``</s>`` among them."""
+    """The log-probability (base e) of a target, summed over its ``tokens``, including ``</s>``."""
 
     total: float
     tokens: int
@@ -30,14 +30,15 @@ class TargetScore:
 
 
 class ForcedDecoder:
-    """Scores translations of a source by one model, or an ensemble.
+    """Scores given translations with a model or an ensemble.
 
     Args:
         translator: the models, their task and data
-        max_tokens: of a batch, source or target, padding counted; a longer pair goes alone
+        max_tokens: the maximum size of a batch in source or target tokens, with padding; a longer pair forms a batch by
+            itself
 
     Raises:
-        SyntaxDataError: the models run in CTranslate2, which does not score
+        SyntaxDataError: the model runs in CTranslate2, which does not support this
     """
 
     def __init__(self, translator: BaseTranslator, *, max_tokens: int = 4000) -> None:
@@ -49,31 +50,31 @@ class ForcedDecoder:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the model needs of the source's syntax: ``tree``, ``arcs``, both or nothing."""
+        """The parts of the source's parse that the model needs, a subset of ``"tree"`` and ``"arcs"``."""
         return self._input.needs
 
     @torch.no_grad()
     def scores(self, sources: Sequence[Sentence], rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, TargetScore]]:
-        """The scores of translations, batch by batch: short pairs first, then longer ones.
+        """Score translations, batch by batch, from short to long pairs.
 
         Args:
             sources: raw text or parses
-            rows: the 0-based number of a source, and a translation of it as plain text
+            rows: pairs of a source's 0-based index and its translation as plain text
 
         Yields:
-            the 0-based number of a row, and its score
+            the 0-based index of a row, and its score
 
         Raises:
-            SyntaxDataError: the model needs a parse and there is no parser, or a sentence is too long for the model
+            SyntaxDataError: the model needs a parse but there is no parser, or a sentence is too long
         """
         tokens, lengths = self._input.encode(sources)
-        pairs: dict[tuple[int, ...], list[int]] = {}  # rows of equal pieces are scored once: they tie, whatever rounds
+        pairs: dict[tuple[int, ...], list[int]] = {}  # rows with equal pieces are scored once, so that they tie
         for row, (source, text) in enumerate(rows):
             target = self.translator.encode_target(text)[1]
             pairs.setdefault((source, *target.tolist()), []).append(row)
         of_pair = [source for source, *_ in pairs]
         targets = [torch.tensor(target) for _, *target in pairs]
-        # A source's parse as often as it has translations, in the order of the pairs.
+        # The source's parse is repeated for each of its translations, in the order of the pairs.
         self._input.keep(of_pair)
         repeated = [tokens[source] for source in of_pair], [lengths[source] for source in of_pair]
         check_lengths(repeated[1], map(len, targets), self.translator.max_positions(), of_pair)
@@ -84,11 +85,11 @@ class ForcedDecoder:
             list(map(len, targets)),
             self.task.target_dictionary,
             left_pad_source=self.task.cfg.left_pad_source,
-            left_pad_target=False,  # fairseq's scorer counts a target's columns from the left
+            left_pad_target=False,  # fairseq's scorer indexes target columns from the left
             shuffle=False,
             source_syntax=self._input.dataset(*repeated).source_syntax,
         )
-        # fairseq refuses a pair that is longer than a batch may be.
+        # fairseq rejects pairs that are longer than a batch.
         most = max([self.max_tokens, *repeated[1], *map(len, targets)])
         batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=most)
         rows_of = list(pairs.values())

@@ -43,18 +43,18 @@ def load_models(
     device: str | None = None,
     **overrides: Any,
 ) -> Loaded:
-    """Load checkpoints of one task, this package's, or of fairseq's ``translation``, whose place this package's takes.
+    """Load checkpoints of this package's task, or of fairseq's ``translation``, which this package's task replaces.
 
     Args:
         data: the binarized data, whose dictionaries, labels and segmentation are used (default: those of training;
             a relative path is looked for in the current folder, then in the folders above the first checkpoint)
-        task: use this one in place of the first checkpoint's
-        device: default: the GPU where there is one
-        overrides: other values of options that are in the checkpoints
+        task: the task to use (default: that of the first checkpoint)
+        device: default: a GPU if available
+        overrides: new values for options stored in the checkpoints
 
     Raises:
-        SyntaxDataError: a file is missing or no checkpoint of fairseq; its data are missing or others than those that
-            the model was trained on; a model is of another task; or there is no such device
+        SyntaxDataError: a file is missing or not a fairseq checkpoint; its data are missing or differ from the training
+            data; a model has another task; or the device does not exist
     """
     register()
     check_device(device)
@@ -64,10 +64,10 @@ def load_models(
             raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
         if not os.path.isfile(name):
             raise no_checkpoint(name)
-    # Validation by BLEU is of training; its options may name files of the machine that trained.
+    # BLEU validation belongs to training; its options may name files of the training machine.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
-        # Its task decides which one is built; a single checkpoint is not read a second time.
+        # The first checkpoint decides the task. A single checkpoint is not read again.
         state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
         if data is None and (moved := _data_above(state["cfg"]["task"].get("data"), names[0])):
             options["data"] = moved
@@ -78,7 +78,7 @@ def load_models(
         )
     except SyntaxDataError:
         raise
-    except Exception as error:  # of the unpickler, of zip files, of fairseq's tasks and of PyTorch's modules
+    except Exception as error:  # from the unpickler, zip files, fairseq's tasks or PyTorch modules
         raise _explained(names, error) from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     for model in models:
@@ -87,10 +87,13 @@ def load_models(
 
 
 def _data_above(data: str | None, checkpoint: str) -> str | None:
-    """Where the data of training are, if not as seen from here: training was started in a folder above its checkpoint.
+    """Find relative training data that do not exist in the current folder, in the folders above the checkpoint.
 
     Args:
-        data: relative paths as fairseq has them, joined by ``:``
+        data: fairseq's data option, paths joined by ``:``
+
+    Returns:
+        the paths; None if the data exist in the current folder, or nowhere
     """
     parts = (data or "").split(":")
     if not data or all(map(os.path.exists, parts)):
@@ -103,7 +106,7 @@ def _data_above(data: str | None, checkpoint: str) -> str | None:
 
 
 def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
-    """This package's task for a checkpoint of fairseq's ``translation``; None for one that is of this package's."""
+    """This package's task for a checkpoint of fairseq's ``translation``; None for a checkpoint of this package's."""
     cfg = state["cfg"]["task"]
     name = cfg.get("_name") or cfg.get("task")
     if name == "syntax_translation":
@@ -119,7 +122,7 @@ def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
 
 def _explained(paths: Sequence[str], error: Exception) -> Exception:
     """Explain an error of loading as a SyntaxDataError; any other error is returned unchanged."""
-    # fairseq's error does not say of which file it is.
+    # fairseq's error does not name the file.
     for path in paths:
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)

@@ -1,6 +1,6 @@
-"""A translation model's parent head as a parser: ``supervised_heads`` or ``lisa`` in the encoder.
+"""A parser made of a translation model's parent head (``supervised_heads`` or ``lisa`` in the encoder).
 
-It predicts heads only: relations are ``root`` and ``dep``, tags are missing.
+It predicts only heads: relations are ``root`` or ``dep``, and there are no tags.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fairseq_syntax.use.spanning_tree import decode_line
 
 
 class ParentHeadParser(Parser):
-    """Predicts heads by the attention of a parent head, repaired to trees.
+    """Predicts trees from the attention of a parent head.
 
     Args:
-        options: ``batch_size`` counts pieces; with ``distributions``, every arc of at least ``min_prob`` is given, and
-            else the head's own
+        options: ``batch_size`` counts pieces; with ``distributions``, all arcs with a probability of at least
+            ``min_prob`` are returned, otherwise only those of the tree
         model: a ``syntax_transformer`` in evaluation mode
         task: the task it was trained with
-        system: the encoder system whose head it is; None takes the first that has one
+        system: the encoder system that has the head; None for the first one that has any
     """
 
     def __init__(self, options: ParserOptions, model: Any, task: SyntaxTask, system: str | None = None) -> None:
@@ -36,24 +36,24 @@ class ParentHeadParser(Parser):
         self.model = model
         self.place = parent_head(model, system)
         self.dictionary = task.source_dictionary
-        self.max_pieces = model.encoder.max_positions() - 1  # and </s>
+        self.max_pieces = model.encoder.max_positions() - 1  # less </s>
         self._segment = InteractiveInput(task).segment
 
     def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
-        """As in the base; a whole line is encoded at once, as in translation."""
+        """See the base class; the sentences of a line are encoded together, as in translation."""
         return self.predict(super().parse(lines, first_line=first_line))
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        """No parse yet: the first word is the root. :meth:`predict` needs the tokens of the whole line."""
+        """Return placeholder parses with the first word as root; :meth:`predict` needs the whole line's tokens."""
         return [
             SentenceParse([0] + [1] * (len(s) - 1), ["_"] * len(s), ["_"] * len(s), ["_"] * len(s), [])
             for s in sentences
         ]
 
     def predict(self, lines: Iterable[ParsedLine]) -> list[ParsedLine]:
-        """Replace the heads of parsed lines by those that the model predicts; tokens and tags stay.
+        """Replace the heads of parsed lines by the model's predictions; tokens and tags are kept.
 
-        A word that shares its token with others, and is not the first there, attaches to the first.
+        If a token contains several words, all but the first attach to the first.
         """
         segmented = [self._segment(line) for line in lines]
         for line, pieces in segmented:
@@ -67,9 +67,9 @@ class ParentHeadParser(Parser):
         return predicted
 
     def _batches(self, sizes: list[int]) -> list[list[int]]:
-        """Indices of lines of similar lengths, padded to at most ``batch_size`` pieces; empty lines are left out."""
+        """Batches of line indices, similar in length and of at most ``batch_size`` pieces; without empty lines."""
         batches: list[list[int]] = []
-        # In ascending order the newest line is the longest, to which the others are padded.
+        # In ascending order, the last line is the longest, to which the others are padded.
         for i in sorted((i for i, size in enumerate(sizes) if size), key=sizes.__getitem__):
             if batches and (len(batches[-1]) + 1) * (sizes[i] + 1) <= self.options.batch_size:
                 batches[-1].append(i)
@@ -79,7 +79,7 @@ class ParentHeadParser(Parser):
 
     @torch.inference_mode()
     def _scores(self, batch: list[tuple[ParsedLine, list[str]]]) -> list[np.ndarray]:
-        """Scores between the first pieces of each line's tokens, `[tokens, tokens]` each."""
+        """The scores between the first pieces of each line's tokens, ``[tokens, tokens]`` per line."""
         rows = [self.dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long() for _, pieces in batch]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.dictionary.pad())
         tokens = tokens.to(next(self.model.parameters()).device)
@@ -87,19 +87,19 @@ class ParentHeadParser(Parser):
         scores = step.scores[self.place].float().cpu().numpy()  # [B, T, T]
         result = []
         for row, (line, _) in zip(scores, batch):
-            # The first piece of each token; this leaves out </s> and the padding, too.
+            # The first piece of each token; this also drops </s> and padding.
             first = np.cumsum([0, *(token.pieces for token in line.tokens[:-1])])
             result.append(row[np.ix_(first, first)])
         return result
 
     def _with_heads(self, line: ParsedLine, scores: np.ndarray) -> ParsedLine:
-        # The head sees tokens: trees are over them, and come back to words by each token's first.
+        # The trees are over tokens; they are mapped to words by each token's first word.
         token_of = np.repeat(np.arange(len(line.tokens)), [token.last - token.first + 1 for token in line.tokens])
         spans = [(int(token_of[start]), int(token_of[end - 1]) + 1) for start, end in line.sentences]
         tree, probabilities = decode_line(scores, spans)
         first = [token.first for token in line.tokens]
-        # A token's other words will attach to its first, which so owns the pieces. The tokens are
-        # copies, of the segmentation.
+        # A token's other words attach to its first word, which is therefore given all pieces. The tokens are copies
+        # made by the segmentation.
         for token in line.tokens:
             token.word = token.first
         arcs = []
@@ -115,7 +115,7 @@ class ParentHeadParser(Parser):
         return replace(line, heads=heads, deprels=labels, arcs=arcs, parsed=True)
 
     def _arcs(self, head: int, row: np.ndarray) -> list[tuple[int, float]]:
-        """(head, probability) of a token, most probable first, from its head in the tree and its probabilities [W]."""
+        """The (head, probability) pairs of a token, most probable first, by its head and its probabilities [W]."""
         if not self.options.distributions:
             return [(head, float(row[head]))]
         likely = np.flatnonzero(row >= self.options.min_prob)
@@ -123,15 +123,15 @@ class ParentHeadParser(Parser):
 
 
 def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Sequence[tuple[int, int]]) -> list[int]:
-    """The tree that a parent head predicts: 0-based heads of the words, a root its own.
+    """The tree that a parent head predicts, as 0-based heads of the words; a root is its own head.
 
     Args:
-        weights: [T, T] attention of the head, ``</s>`` last
-        counts: pieces of each word
-        sentences: word spans
+        weights: the head's attention [T, T], with ``</s>`` last
+        counts: the number of pieces of each word
+        sentences: the word spans of the sentences
     """
     first = np.cumsum([0, *counts[:-1]])
-    # A weight of 0 has no logarithm, and softmax in float32 may give one.
+    # Softmax in float32 can underflow to 0, which has no logarithm.
     return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), sentences)[0]
 
 
@@ -143,7 +143,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
     """(layer, head) of the model's parent head.
 
     Raises:
-        SyntaxDataError: the model has none, or not in that system, or cannot encode a sentence without its parse
+        SyntaxDataError: the model or the system has none, or the model needs a parse to encode a sentence
     """
     systems = dict(getattr(model.encoder, "systems", {}))
     places = {name: place for name, module in systems.items() if (place := module.parent_head())}

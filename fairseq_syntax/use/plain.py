@@ -24,9 +24,9 @@ from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 
 TRANSFORMER = "transformer"
-# What a checkpoint must not ask for again: files of the machine that trained it, and layers that are pruned by now.
+# Options to drop: files of the training machine, and layers that have been pruned already.
 _OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
-# What fairseq's older models read of their options though it belongs to the task and the criterion.
+# Options of the task and the criterion that some of fairseq's older models read.
 _OF_OTHERS = {"criterion", "max_source_positions", "max_target_positions"}
 DISTIL = "examples/distillation trains a plain model on this one's translations"
 
@@ -57,13 +57,13 @@ def model_name(model: Any) -> str:
 
 
 def system_names(model: Any) -> list[str]:
-    """The systems of a model's encoder, then those of its decoder."""
+    """The names of the systems in a model's encoder, then of those in its decoder."""
     sides = (getattr(model, side, None) for side in ("encoder", "decoder"))
     return [name for side in sides for name in getattr(side, "systems", ())]
 
 
 def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
-    """Whether a system changes the encoder's output; otherwise it acts in training only, by its losses."""
+    """Whether a system changes the model's output; otherwise it only adds losses in training."""
     claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
     touches = any(c.scales or c.replaces for c in claims)
     changed = (getattr(type(system), hook) is not getattr(EncoderSystem, hook) for hook in ("embed", "positions"))
@@ -71,15 +71,15 @@ def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) 
 
 
 def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tuple[Any, dict[str, Any]]:
-    """Convert a model to one of fairseq's own; also its options.
+    """Convert a model to one of fairseq's own classes; also returns its options.
 
     Args:
-        model: fairseq's own, or a Transformer whose systems act in training alone
-        options: those of its checkpoint
+        model: one of fairseq's models, or a Transformer whose systems act only in training
+        options: the options of its checkpoint
         task: the task that it was loaded with
 
     Raises:
-        SyntaxDataError: it is none (:func:`why_not_plain`)
+        SyntaxDataError: the model cannot be converted (:func:`why_not_plain`)
     """
     if reason := why_not_plain(model):
         raise SyntaxDataError(reason, hint=DISTIL)
@@ -88,21 +88,21 @@ def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tup
         return model, plain_options(name, options)
     chosen = plain_options(TRANSFORMER, options)
     plain = TransformerModel.build_model(Namespace(**chosen), task)
-    # Systems that act in training alone have no parameters; a key too many or too few is an error.
+    # Systems that act only in training have no parameters, so missing or unexpected keys are errors.
     plain.load_state_dict(model.state_dict(), strict=True)
     return plain.eval(), chosen
 
 
 def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that fairseq's model of that name has, as plain values.
+    """Select the options that fairseq's model has, as plain Python values.
 
     Args:
-        name: a key of fairseq's registry of models
-        options: by their names in the namespace
+        name: the model's key in fairseq's registry
+        options: all options by name
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     MODEL_REGISTRY[name].add_args(parser)
-    # All of fairseq's models, with a dataclass or without, give their options to a parser.
+    # All fairseq models, with or without a dataclass, can add their options to a parser.
     names = {action.dest for action in parser._actions} - _OF_TRAINING
     if not issubclass(MODEL_REGISTRY[name], TransformerModelBase):
         names |= _OF_OTHERS
@@ -110,14 +110,14 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict[str, Any]:
-    """A checkpoint of fairseq's ``translation`` task that PyTorch loads with ``weights_only``: plain values alone.
+    """A checkpoint of fairseq's ``translation`` task that contains only plain values.
 
-    fairseq's own have a Namespace in them, which PyTorch refuses unless a program allows it.
+    PyTorch loads it with ``weights_only``. fairseq's own checkpoints contain a Namespace, which must be allowed first.
 
     Args:
-        model: one of fairseq's
-        options: of :func:`plain_options`
-        task: the languages, and the side of the padding
+        model: one of fairseq's models
+        options: as from :func:`plain_options`
+        task: gives the languages and the sides of padding
     """
     cfg = _values(OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True))
     cfg["model"] = dict(options)
@@ -136,7 +136,7 @@ def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict
         "args": None,
         "cfg": cfg,
         "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
-        # Without these, fairseq takes it for one of its oldest, and fails at keys of those.
+        # Without these, fairseq takes it for a checkpoint of its oldest format and fails.
         "optimizer_history": [
             {
                 "criterion_name": "CrossEntropyCriterion",
@@ -161,13 +161,13 @@ def check_equal(
     """Compare the log-probabilities of two models on random tokens in a padded batch.
 
     Args:
-        scores_of: the other's logits [B, T, V] of a batch ``src_tokens``, ``src_lengths``, ``prev_output_tokens`` and
-            its targets [B, T]; or its log-probabilities [B, T] of the targets
-        other: what the other is
-        columns: labels of the parse that the model reads; then the batch has ``src_syntax``, in which a piece is a word
+        scores_of: the other model, as a function of a batch (``src_tokens``, ``src_lengths``, ``prev_output_tokens``)
+            and its targets [B, T] that returns logits [B, T, V] or the targets' log-probabilities [B, T]
+        other: the name of the other model, for the error
+        columns: the columns of the parse that the model reads; the batch then has ``src_syntax``, with one-piece words
 
     Raises:
-        SyntaxDataError: log-probabilities differ
+        SyntaxDataError: the log-probabilities differ
     """
     pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
     generator = torch.Generator().manual_seed(1)
@@ -175,10 +175,10 @@ def check_equal(
     # Ids below 4 are fairseq's special symbols.
     source, target = (torch.randint(4, max(5, size), (3, 9), generator=generator) for size in sizes)
     source[:, -1] = target[:, -1] = eos
-    source[1, :2] = source[2, :4] = pad  # the shortest comes last, which an LSTM of fairseq's asks for
+    source[1, :2] = source[2, :4] = pad  # the shortest last, as fairseq's LSTMs require
     lengths = source.ne(pad).sum(dim=1)
     batch: dict[str, Any] = {"src_tokens": source, "src_lengths": lengths}
-    # As fairseq trains: </s> goes from the end to the beginning.
+    # As in fairseq's training, </s> moves from the end to the beginning.
     batch["prev_output_tokens"] = target.roll(1, dims=1)
     if columns:
         zeros = torch.zeros(int((lengths - 1).sum()), dtype=torch.long)
@@ -201,7 +201,7 @@ def check_equal(
     else:
         ours = ours.gather(2, target[..., None])[..., 0]
     difference = (ours - theirs).abs().max().item()
-    # Not `difference >= 1e-3`, which does not hold of NaN.
+    # Not `difference >= 1e-3`, which is false for NaN.
     if not difference < 1e-3:
         message = f"{other} is not equivalent: log-probabilities differ by {difference:.2g}"
         raise SyntaxDataError(message, hint=DISTIL)
@@ -209,7 +209,7 @@ def check_equal(
 
 @dataclass
 class TrainedModel:
-    """A model in evaluation mode, its options, task and alignment head."""
+    """A model in evaluation mode with its options, task and alignment head."""
 
     model: Any
     options: dict[str, Any]
@@ -217,10 +217,10 @@ class TrainedModel:
     head: AlignmentHead
 
     def plain(self) -> tuple[Any, dict[str, Any]]:
-        """The model as one of fairseq's own, verified against the original, and its options.
+        """Convert the model to one of fairseq's own classes, and verify it against the original; also its options.
 
         Raises:
-            SyntaxDataError: as :func:`plain_model`, or log-probabilities differ
+            SyntaxDataError: as in :func:`plain_model`, or the log-probabilities differ
         """
         model, options = plain_model(self.model, self.options, self.task)
         check_equal(self.model, lambda batch, _: model(**batch)[0], self.task, "the plain model")
@@ -232,8 +232,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, (str, int, float, bool)):
-        # Enumerations of fairseq are strings too, of types of their own.
-        # bool first: a truth value is an int, too.
+        # fairseq's enumerations are subclasses of str.
+        # bool first, since it is a subclass of int
         return next((kind(value) for kind in (bool, str, int, float) if isinstance(value, kind)), None)
     if isinstance(value, (list, tuple)):
         return [_value(v) for v in value]

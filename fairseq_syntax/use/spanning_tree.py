@@ -1,7 +1,7 @@
 """Dependency trees from the attention of a parent head (Wang et al. 2019, section 4.5).
 
-The head gives every word a distribution over parents, a root being its own.  The most probable parents need not form
-a tree; the best tree is then found by the algorithm of Chu, Liu and Edmonds, in Stanza's implementation.
+The head gives every word a distribution over parents; a root is its own parent. The most probable parents need not form
+a tree, so the best tree is found by the Chu-Liu/Edmonds algorithm, in Stanza's implementation.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """The best tree of every sentence of a line.
+    """Find the best tree of each sentence in a line.
 
     Args:
-        scores: `[W, W]`, the unnormalised log-probability that word j is the parent of word i; the diagonal says how
-            much i is a root
-        sentences: word spans `[start, end)`; parents outside a word's sentence are not considered
+        scores: ``[W, W]``, the unnormalized log-probability that word j (column) is the parent of word i (row); the
+            diagonal scores i as a root
+        sentences: word spans ``[start, end)``; a parent is in the same sentence
 
     Returns:
-        the heads, 0-based over the line, a root its own head; and `[W, W]` the probability of each word (row) to have
-        each head (column), a softmax over the words of the sentence
+        the heads, 0-based in the line (a root is its own head); and the probability ``[W, W]`` of each head (column)
+        for each word (row), a softmax over the words of the sentence
     """
     heads: list[int] = []
     probabilities = np.zeros((len(scores), len(scores)))
@@ -48,7 +48,7 @@ def _best_tree(logprobs: np.ndarray) -> list[int]:
             hint="pip install stanza",
         ) from error
     n_words = len(logprobs)
-    # Stanza's node 0 is an artificial root; its weights for one root hold for scores of at most 0, and finite
+    # Stanza's node 0 is an artificial root. Its single-root constraint assumes finite scores of at most 0.
     scores = np.full((n_words + 1, n_words + 1), -np.inf)  # [dependent, head]
     scores[1:, 1:] = np.maximum(np.minimum(logprobs, 0.0), -1e6)
     scores[1:, 0] = scores[1:, 1:].diagonal()  # Stanza clears the diagonal itself

@@ -1,7 +1,7 @@
-"""Export to CTranslate2, by its own converter of fairseq models.
+"""Export to CTranslate2 by its converter for fairseq models.
 
-The converter is told that the architecture is ``transformer``. Label embeddings (:mod:`.sennrich_haddow`), which take
-the place of the last dimensions of a piece's embedding, become source factors that are concatenated.
+To the converter, the architecture is ``transformer``. Label embeddings (:mod:`.sennrich_haddow`), which occupy the last
+dimensions of a piece's embedding, become concatenated source factors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
 
 def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -> list[str]:
-    """Write a CTranslate2 model; returns the columns of the parse that it takes as source factors.
+    """Write a CTranslate2 model, and return the columns of the parse that it reads as source factors.
 
     Raises:
-        SyntaxDataError: CTranslate2 is not installed, or cannot compute the model
+        SyntaxDataError: CTranslate2 is not installed or does not support the model
     """
     try:
         from ctranslate2.converters.converter import Converter
@@ -45,10 +45,10 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
         columns = list(embedding.embeddings)
 
     class Converted(Converter):
-        def _load(self):  # quantizing changes it in place
+        def _load(self):  # quantization changes it in place
             return _specification(model, options, loaded, embedding)
 
-    Converted().convert(os.fspath(folder), force=True)  # with fewer bits, nobody could tell it from another model
+    Converted().convert(os.fspath(folder), force=True)  # before quantization, which would hide a difference
     _check_scores(loaded, folder, columns)
     if quantization is not None:
         Converted().convert(os.fspath(folder), quantization=quantization, force=True)
@@ -78,7 +78,7 @@ def _specification(
     from ctranslate2.specs.common_spec import EmbeddingsSpec
 
     task, head = loaded.task, loaded.head
-    # A head of its own becomes the first one below, and the mean of one is that one.
+    # The alignment head becomes the first head below, and the mean over that one head is used.
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
     if not hasattr(args, "encoder_attention_heads"):
@@ -86,17 +86,17 @@ def _specification(
     for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
         if getattr(args, option, None):
             raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}", hint=TO_FAIRSEQ)
-    # the arrays below are the parameters themselves, which are quantized in place and whose heads change places
+    # a copy, since the arrays below are the parameters, which are quantized and permuted in place
     model = copy.deepcopy(model)
     if head.head is not None:
         move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
     try:
-        spec = converter._get_model_spec(args)  # its checks of the options, too
+        spec = converter._get_model_spec(args)  # this also checks the options
         if embedding is not None:
             spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
         converter.set_transformer_encoder(spec.encoder, model.encoder)
         converter.set_transformer_decoder(spec.decoder, model.decoder)
-    except (ValueError, AttributeError) as error:  # an attribute: a part that its specification has no place for
+    except (ValueError, AttributeError) as error:  # AttributeError: the specification lacks a part of the model
         raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
     spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
     if embedding is not None:
@@ -105,12 +105,12 @@ def _specification(
         spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
         tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
         for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):
-            # The end of a sentence has the embedding of no label, and CTranslate2 looks for its symbols at the end.
+            # </s> has the embedding of "no label", and CTranslate2 expects its special symbols at the end.
             none = labels.weight[:1]
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()
             spec.register_source_vocabulary([*task.source_labels[column], "<blank>", "<s>", "</s>"])
     spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
-    # fairseq begins a translation with </s>, and ends sources with it.
+    # fairseq begins translations and ends sources with </s>.
     spec.config.decoder_start_token = spec.config.eos_token
     spec.config.add_source_eos = True
     return spec
@@ -118,9 +118,9 @@ def _specification(
 
 @torch.no_grad()
 def move_to_front(attention: Any, head: int) -> None:
-    """Renumber an attention's heads so that ``head`` is the first, of which CTranslate2 reports the weights.
+    """Permute an attention's heads so that ``head`` becomes the first, whose weights CTranslate2 returns.
 
-    What the attention computes stays as it was.
+    The attention's output does not change.
     """
     order = [head, *(h for h in range(attention.num_heads) if h != head)]
     rows = torch.arange(attention.embed_dim).view(attention.num_heads, -1)[order].flatten()
@@ -145,7 +145,7 @@ def _check_scores(loaded: TrainedModel, folder: Path, columns: list[str]) -> Non
         sources = []
         for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
             factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]
-            # Without padding and </s>: CTranslate2 adds the latter itself, on both sides.
+            # Without padding and </s>, which CTranslate2 adds on both sides.
             sources.append(factored([source[i] for i in row[-1 - length : -1].tolist()], factors))
         results = translator.score_batch(sources, [[target[i] for i in row[:-1].tolist()] for row in targets])
         return torch.tensor([result.log_probs for result in results])

@@ -1,10 +1,11 @@
 """Export to Hugging Face's transformers: FSMT or Blenderbot, with Marian's tokenizer.
 
-FSMT is fairseq's Transformer with layer normalisation after each sublayer, sinusoidal positions and a vocabulary for
-each side. With normalisation before each sublayer (``--encoder-normalize-before``, ``--decoder-normalize-before``) it
-is Blenderbot: its positions are learned, and here hold those of fairseq; it has one size for both vocabularies, and a
-bias of the logits, which keeps out what is no piece of the target. (M2M100 has sinusoidal positions and no such bias.)
-Marian's tokenizer is a sentencepiece model for each side with a vocabulary of one's own.
+FSMT is fairseq's Transformer with layer normalization after each sublayer, sinusoidal positions and separate
+vocabularies. Models with normalization before each sublayer (``--encoder-normalize-before``,
+``--decoder-normalize-before``) become Blenderbot, whose learned positions are set to fairseq's sinusoidal ones.
+Blenderbot has a single vocabulary size; a bias on the logits excludes what is not a piece of the target. (M2M100 has
+sinusoidal positions but no such bias.) Marian's tokenizer combines a sentencepiece model with a custom vocabulary on
+each side.
 """
 
 from __future__ import annotations
@@ -29,22 +30,23 @@ from fairseq_syntax.use.plain import DISTIL, check_equal
 HINT = f"--to fairseq or --to ctranslate2; or {DISTIL}"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_new", "tanh": "tanh", "linear": "linear"}
 SIDES = ("encoder", "decoder")
-# Options of fairseq's Transformer that change what it computes, and that have no counterpart.
+# Options of fairseq's Transformer that change its output and have no counterpart.
 NO_COUNTERPART = (
     *("layernorm_embedding", "adaptive_input", "adaptive_softmax_cutoff"),
     *("cross_self_attention", "no_cross_attention", "char_inputs", "quant_noise_pq", "base_layers"),
 )
-OF_POSITIONS = ("encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings")  # FSMT has its own
+# FSMT's positions are always sinusoidal.
+OF_POSITIONS = ("encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Check that transformers can compute the model exactly.
 
     Args:
-        options: of :func:`.plain.plain_options`
+        options: as from :func:`.plain.plain_options`
 
     Raises:
-        SyntaxDataError: transformers has no counterpart of an option
+        SyntaxDataError: an option has no counterpart in transformers
     """
     if "encoder_attention_heads" not in options:
         raise SyntaxDataError(f"transformers has no counterpart of {options['_name']}", hint=HINT)
@@ -67,7 +69,7 @@ def check_segmentation(segmenters: Sequence[Any], languages: Sequence[str]) -> N
     """Check that Marian's tokenizer can reproduce the segmentation exactly.
 
     Raises:
-        SyntaxDataError: a side has no sentencepiece model, or its words were those of a parse
+        SyntaxDataError: a side has no sentencepiece model, or its pieces respect the words of a parse
     """
     for lang, segmenter in zip(languages, segmenters):
         kind = "none" if segmenter is None else segmenter.kind
@@ -90,11 +92,11 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     Args:
         plain: fairseq's Transformer, in evaluation mode
         options: its options
-        task: with the dictionaries
-        segmenters: of source and target
+        task: gives the dictionaries
+        segmenters: the segmentations of source and target
 
     Raises:
-        SyntaxDataError: transformers is not installed, or cannot compute the model or cut the text exactly
+        SyntaxDataError: transformers is not installed, or cannot reproduce the model or the segmentation exactly
     """
     check_options(options)
     check_segmentation(segmenters, (task.cfg.source_lang, task.cfg.target_lang))
@@ -102,7 +104,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     try:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):
-        if spec is not None:  # made for another PyTorch: transformers, which reads no sound here, gets an empty one
+        if spec is not None:  # built for another PyTorch: replace it by an empty module, as no audio is read here
             sys.modules["torchaudio"] = module_from_spec(spec)
     try:
         from transformers import GenerationConfig
@@ -112,7 +114,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         raise SyntaxDataError("transformers is not installed", hint=hint) from error
     logging.disable_progress_bar()
     source, target = task.source_dictionary, task.target_dictionary
-    # The source's have the same ids: fairseq puts them first in each dictionary.
+    # The special symbols have the same ids on both sides, since fairseq puts them first.
     special = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
     sizes = {
         "d_model": options["encoder_embed_dim"],
@@ -128,7 +130,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         sizes[f"{side}_attention_heads"] = options[f"{side}_attention_heads"]
     fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
     model, weights = fill(plain, options, task, sizes)
-    # FSMT computes its positions: they are the one thing that may be missing.
+    # FSMT computes its positions, so only they may be missing.
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [*unexpected, *(name for name in missing if "embed_positions" not in name)]
     if wrong:
@@ -136,21 +138,21 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     model.eval()
 
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
-        # Blenderbot counts positions from the first column, be it padding or not.
+        # Blenderbot counts positions from the first column, even if it is padding.
         tokens = utils.convert_padding_direction(batch["src_tokens"], source.pad(), left_to_right=True)
         inputs = {"input_ids": tokens, "attention_mask": tokens.ne(source.pad()).long()}
         output = model(**inputs, decoder_input_ids=batch["prev_output_tokens"], use_cache=False)
-        logits: Tensor = output.logits[..., : len(target)]  # Blenderbot's may be wider
+        logits: Tensor = output.logits[..., : len(target)]  # Blenderbot's vocabulary may be larger
         return logits
 
     check_equal(plain, logits_of, task, type(model).__name__)
     model.generation_config = GenerationConfig(
         num_beams=4,
-        early_stopping=True,  # as fairseq's search, which ends with as many translations as its beam is wide
-        min_new_tokens=1,  # fairseq's search finds no empty translation, which would take the place of another
-        max_new_tokens=200,  # fairseq's max_len_b
+        early_stopping=True,  # like fairseq's search, which ends with as many translations as the beam is wide
+        min_new_tokens=1,  # fairseq's search never returns an empty translation
+        max_new_tokens=200,  # fairseq's default max_len_b
         length_penalty=1.0,
-        suppress_tokens=[target.pad()],  # as fairseq's search does
+        suppress_tokens=[target.pad()],  # like fairseq's search
         decoder_start_token_id=target.eos(),
         forced_eos_token_id=target.eos(),
         encoder_no_repeat_ngram_size=0,  # Blenderbot's default is 3
@@ -174,14 +176,14 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
 
 
 def _fsmt(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]) -> tuple[Any, dict[str, Tensor]]:
-    """FSMT of these sizes, and the weights by its names."""
+    """An FSMT model with these sizes, and the weights under its names."""
     from transformers import FSMTConfig, FSMTForConditionalGeneration
 
     config = FSMTConfig(
         langs=[task.cfg.source_lang, task.cfg.target_lang],
         src_vocab_size=len(task.source_dictionary),
         tgt_vocab_size=len(task.target_dictionary),
-        tie_word_embeddings=False,  # each is written, as they are shared or not
+        tie_word_embeddings=False,  # all embeddings are saved, shared or not
         **sizes,
     )
     return FSMTForConditionalGeneration(config), _weights(plain)
@@ -190,7 +192,7 @@ def _fsmt(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str,
 def _blenderbot(
     plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Blenderbot of these sizes, and the weights by its names."""
+    """A Blenderbot model with these sizes, and the weights under its names."""
     from transformers import BlenderbotConfig, BlenderbotForConditionalGeneration
 
     n_target, first = len(task.target_dictionary), task.target_dictionary.pad() + 1  # fairseq's first position
@@ -217,7 +219,7 @@ def _blenderbot(
         weights[f"model.{side}.embed_positions.weight"] = pad(table, (0, 0, 0, n_positions - len(table)))
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
         weights[name] = pad(weights[name], (0, 0, 0, vocab_size - len(weights[name])))
-    # a place that nothing reads, where the sides have embeddings of their own
+    # never read if the two sides have separate embeddings
     shared = weights["lm_head.weight"]
     weights["model.shared.weight"] = shared if tied else torch.zeros_like(shared)
     weights["final_logits_bias"] = torch.zeros(1, vocab_size)
@@ -226,7 +228,7 @@ def _blenderbot(
 
 
 def _weights(plain: Any) -> dict[str, Tensor]:
-    """The weights of fairseq's Transformer, under the names that transformers has kept."""
+    """The weights of fairseq's Transformer, under the names that transformers still uses."""
     return {
         f"model.{name}": tensor.clone()
         for name, tensor in plain.state_dict().items()
@@ -235,7 +237,7 @@ def _weights(plain: Any) -> dict[str, Tensor]:
 
 
 def _check_pieces(segmenter: SentencePieceSegmenter, path: Path, lines: int = 200) -> None:
-    """Check on random lines that sentencepiece segments a line as the segmenter segments its words."""
+    """Check on random lines that sentencepiece segments a line as the segmenter does word by word."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))

@@ -47,7 +47,7 @@ from fairseq_syntax.use.plain import model_name, system_names
 __all__ = ["Translator"]
 
 
-# Of fairseq's search; its other options are of its programs, such as a language model or given translations.
+# The options of fairseq's search; others belong to its programs, such as language models or forced decoding.
 SEARCH_OPTIONS = (
     *("beam", "nbest", "lenpen", "unkpen", "unnormalized", "temperature", "match_source_len"),
     *("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size"),
@@ -57,20 +57,21 @@ SEARCH_OPTIONS = (
 
 
 class Translator(BaseTranslator):
-    """Translates sentences with a model that PyTorch runs, or an ensemble; :meth:`load` takes CTranslate2's as well.
+    """Translates sentences with a PyTorch model or an ensemble; :meth:`load` also loads models for CTranslate2.
 
     Args:
-        models: of one task, on one device
+        models: models of one task, on one device
         task: the task that they were trained for
-        parser: parses raw text; by default the one that the task's options name, made when it is first needed
-        batch_size: sentences at a time
-        source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
-        alignment_heads: the attention of each model that words are aligned by (default: fairseq's)
-        generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …). ``max_len_a`` is
-            of each sentence's own pieces with ``</s>``, where fairseq-generate takes the longest sentence of a batch.
+        parser: the parser for raw text (default: the one named by the task's options, loaded when first needed)
+        batch_size: the maximum number of sentences in a batch
+        source_tag: for multi-task models, the piece at both ends of each source sentence; empty for none
+        alignment_heads: for each model, the attention head that aligns words (default: fairseq's)
+        generation: search options, named as in fairseq-generate (``beam``, ``lenpen``, ``nbest``, …). ``max_len_a``
+            multiplies the length of each sentence in pieces with ``</s>``; in fairseq-generate, that of the longest
+            sentence of the batch.
 
     Raises:
-        SyntaxDataError: the search has no such option, or not of this value
+        SyntaxDataError: an option does not exist or has an invalid value
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Translator(BaseTranslator):
     ) -> None:
         self.models = list(models)
         for model in self.models:
-            model.eval()  # whose result is None for a model that has been prepared for inference already
+            model.eval()  # returns None for a model that has been prepared for inference already
         self.task = task
         options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", batch_size))
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
@@ -94,7 +95,7 @@ class Translator(BaseTranslator):
         self.beam, self.nbest = options.beam, options.nbest
         self._input = InteractiveInput(task, parser, source_tag)
         for model in self.models:
-            # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
+            # As in fairseq-generate; LSTMs, for example, then skip their attention maps.
             cast(Any, model).prepare_for_inference_(Namespace(generation=options))
         self._generator = task.build_generator(self.models, options)
         self._control = SearchControl(self._generator)
@@ -122,18 +123,19 @@ class Translator(BaseTranslator):
             Translator.load("exported")
 
         Args:
-            path: one checkpoint, or several for an ensemble; a folder with ``checkpoint_best.pt``; or an export
-            data: the binarized data directory, with dictionaries, label inventory and segmentation; by default the
-                one that the model was trained on
-            parser: a parser object, in place of the three options that follow
+            path: a checkpoint, or several for an ensemble; a folder with ``checkpoint_best.pt``; or an exported folder
+            data: the binarized data directory, with dictionaries, label inventory and segmentation (default: the
+                training data)
+            parser: a parser object, instead of the next three options
             parser_name, parser_lang, parser_dir: as ``--parser``, ``--lang`` and ``--model-dir`` of
-                ``fairseq-syntax parse``; by default raw text is parsed as the training text was
-            missing_parse: ``error``, or ``neutral``: text that cannot be parsed is translated without a parse
-            device: default: the GPU where there is one
-            options: of :class:`Translator`
+                ``fairseq-syntax parse`` (default: parse as the training text was parsed)
+            missing_parse: what to do with text that cannot be parsed: ``error``, or ``neutral`` to translate it
+                without a parse
+            device: default: a GPU if available
+            options: further arguments of :class:`Translator`
 
         Raises:
-            SyntaxDataError: no such checkpoint or data; CTranslate2's search lacks an option
+            SyntaxDataError: the checkpoint or its data do not exist, or CTranslate2 does not support an option
         """
         paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         for p in paths:
@@ -145,7 +147,7 @@ class Translator(BaseTranslator):
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
         }
         task = None
-        # What is still a folder has no checkpoint_best.pt: it should be an export.
+        # A folder without checkpoint_best.pt should be an exported one.
         if any(map(os.path.isdir, paths)):
             if len(paths) > 1 or data is not None:
                 message = "an exported model contains its data, and cannot be part of an ensemble"
@@ -153,7 +155,7 @@ class Translator(BaseTranslator):
             (folder,) = paths
             exported = Exported.load(folder)
             if exported.kind == "ctranslate2":
-                options.pop("alignment_heads", None)  # it has the one that it was exported with
+                options.pop("alignment_heads", None)  # an export has a fixed alignment head
                 overrides["missing_parse"] = missing_parse
                 return CTranslate2Translator(
                     folder, exported, parser=parser, device=device, options=overrides, **options
@@ -161,8 +163,8 @@ class Translator(BaseTranslator):
             task, paths = setup_task(folder, exported, **overrides), [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, **overrides)
-        task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
-        if "alignment_heads" not in options:  # a damaged file is no hindrance to who chooses another head
+        task.cfg.missing_parse = missing_parse  # not as an override, because old checkpoints lack the option
+        if "alignment_heads" not in options:  # not read if the caller chooses the heads, so a damaged file does no harm
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
 
@@ -177,7 +179,7 @@ class Translator(BaseTranslator):
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
 
     def with_search(self, **generation: Any) -> Translator:
-        """As in the base; options as in the class."""
+        """See the base class; the options are those of the class."""
         return Translator(
             self.models,
             self.task,
@@ -199,13 +201,13 @@ class Translator(BaseTranslator):
         for batch in self._batches(tokens):
             numbers = batch["id"].tolist()
             limits = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
-            # fairseq asserts this of the batch's limit, which is that of its longest source.
+            # fairseq asserts this for the batch, by its longest source.
             if min(limits.values()) < self._generator.min_len:
                 message = f"{self._generator.min_len} is more than max_len_a, max_len_b and the model allow"
                 raise SyntaxDataError(message, option="min_len")
             with self._control.search(limits, on_step):
                 hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
-            weights: Any = repeat(())  # no hypothesis of any sentence has weights
+            weights: Any = repeat(())  # no weights for any hypothesis
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in best] for best in hypotheses]
@@ -221,18 +223,19 @@ class Translator(BaseTranslator):
     def read(
         self, dataset: Any, sentence: int, on_step: OnStep | None = None
     ) -> tuple[Translation, dict[str, list[np.ndarray]]]:
-        """The best translation of a sentence (0-based) of a dataset of fairseq's, and the attention in making it.
+        """Translate a sentence (0-based) of a fairseq dataset, and return the attention weights too.
 
         Args:
             on_step: as in :meth:`translations`
 
         Returns:
-            the translation, whose pieces end with ``</s>``; and by kind (``encoder``, ``cross``, ``decoder``) the first
-            model's weights, one float32 array [H, rows, columns] per layer, source columns with ``</s>``
+            the best translation, whose pieces end with ``</s>``; and for each kind (``encoder``, ``cross``,
+            ``decoder``) the first model's weights, a float32 array [H, rows, columns] per layer; source columns include
+            ``</s>``
         """
         (batch,) = self.batched(dataset, [[sentence]])
         length = batch["net_input"]["src_lengths"].item()
-        # No limit: alone in its batch, the sentence has fairseq's own, by its own length.
+        # No limits, since fairseq's limit depends on this sentence alone.
         with self._control.search({}, on_step):
             best = self.task.inference_step(self._generator, self.models, batch)[0][0]
         translation = self._translation(best, self._most_pieces(length), None)
@@ -241,7 +244,7 @@ class Translator(BaseTranslator):
         return translation, {kind: [w[0].cpu().numpy() for w in layers] for kind, layers in weights.items()}
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
-        """As in the base."""
+        """See the base class."""
         pairs = self._aligned(sentences, translations, all_heads=False)
         return [
             WordAlignment(p.source.text, p.target.text, p.source.words, p.target.words, next(iter(p.links.values())))
@@ -251,15 +254,15 @@ class Translator(BaseTranslator):
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
-        """As in the base."""
+        """See the base class."""
         pairs = self._aligned(sentences, translations, all_heads=True)
-        # An empty side leaves a pair without heads, whose links could not be counted.
+        # A pair with an empty side has no links to count.
         kept = [i for i, pair in enumerate(pairs) if pair.links]
         return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
 
     @torch.no_grad()
     def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
-        """Sentence pairs with the links of all heads of the first model, or of the selected head."""
+        """The sentence pairs with the links of all heads of the first model, or of the selected head."""
         heads = [] if all_heads else list(self._aligner.heads[:1])
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
@@ -282,7 +285,7 @@ class Translator(BaseTranslator):
             else:
                 by_head = [self._aligner.weights(batch["net_input"], of_batch)]
             for number, weights in zip(numbers, zip(*by_head)):
-                # Of the pieces as they were typed: in the dictionary some are <unk>.
+                # From the pieces themselves, since some may be <unk> in the dictionary.
                 spelt = [pieces[number][place] for place in places_of_pieces(targets[number], dictionary)]
                 pair = Pair.of(sources[number], spell(spelt, self._decode), dict(zip(heads, weights)))
                 pairs[filled[number]] = pair
@@ -291,7 +294,7 @@ class Translator(BaseTranslator):
         return pairs
 
     def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-        """Batches of the lines encoded last, on the models' device."""
+        """The lines encoded last, in batches on the models' device."""
         if not tokens:
             return
         dataset = self._input.dataset(tokens, [t.numel() for t in tokens])
@@ -300,9 +303,9 @@ class Translator(BaseTranslator):
         )
 
     def batched(self, dataset: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Batches of a dataset's sentences on the models' device."""
+        """A dataset's sentences, in batches on the models' device."""
         device = next(self.models[0].parameters()).device
-        # not by fairseq's iterator, whose loader pins memory, with a warning where there is no GPU
+        # not with fairseq's iterator, whose loader pins memory and warns if there is no GPU
         for numbers in batches:
             batch = dataset.collater([dataset[number] for number in numbers])
             yield utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
@@ -310,14 +313,14 @@ class Translator(BaseTranslator):
     def _most_pieces(self, source_length: int) -> int:
         """The maximum length of a translation, without ``</s>``; the source length includes it."""
         search: Any = self._generator
-        # As in SequenceGenerator._generate, there for the longest source of a batch.
+        # As in SequenceGenerator._generate, which uses the longest source of the batch.
         most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
         return int(min(most, search.max_len - 1))
 
     def _translation(self, hypothesis: dict[str, Any], most: int, parse: ParsedLine | None) -> Translation:
         pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
         translation = self._spelt(pieces, float(hypothesis["score"]))
-        # Its tokens end with </s>, which may be its own or the one that the limit forces.
+        # The tokens end with </s>, which the model may have generated or the limit forced.
         translation.cut = len(hypothesis["tokens"]) > most
         translation.parse = parse
         return translation
@@ -330,7 +333,7 @@ def checkpoint_of(path: str | os.PathLike[str]) -> str:
 
 
 def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:
-    """A sentence pair without links, for an empty sentence or translation."""
+    """A pair without links, for an empty sentence or translation."""
     text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
     source, target = (PieceText(side, words_of(side), []) for side in (text, translation.strip()))
     return Pair(source, target, {head: [] for head in heads})

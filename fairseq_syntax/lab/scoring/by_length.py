@@ -22,11 +22,10 @@ def by_length(
 ) -> dict[str, Any]:
     """Corpus BLEU of the sentences in each interval of length, (0, w], (w, 2w], …, as in the papers' figures.
 
-    Length is the number of tokens that BLEU's tokenizer makes of the source where there is one, else of the first
-    reference.
+    The length is the number of tokens of the source, if given, otherwise of the first reference, by BLEU's tokenizer.
 
     Args:
-        runs: the translations of each system by its name, one list per seed, whose scores are averaged
+        runs: for each system name, the translations of each seed, whose scores are averaged
         width: w, in tokens
 
     Returns:
@@ -36,7 +35,7 @@ def by_length(
     scorer = Scorer("bleu", references, tokenize, lowercase)
     tokenizer = cast(Any, scorer.metric).tokenizer
     lengths = np.array([len(tokenizer(line).split()) for line in (references[0] if sources is None else sources)])
-    # A line without tokens is in no interval (0, w] or above: it goes into the first.
+    # An empty line belongs to no interval; it is counted in the first.
     bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
     buckets = []
     for k in np.unique(bucket):
@@ -49,11 +48,11 @@ def by_length(
 
 
 def length_table(table: Mapping[str, Any], names: Sequence[str], sentences: int, baseline: str | None) -> Table:
-    """The result of :func:`by_length`; in brackets what each system gains over the baseline (Figure 2 of PASCAL).
+    """The result of :func:`by_length` as a table, with gains over the baseline in brackets (Figure 2 of PASCAL).
 
     Args:
-        names: of the systems, in the order of the columns
-        sentences: how many there are in all
+        names: the names of the systems, in the order of the columns
+        sentences: the total number of sentences
     """
     rows = []
     for bucket in table["buckets"]:

@@ -1,7 +1,7 @@
 """Scores by a property of the source's parse, to show where a system gains.
 
-Sentences are sorted into intervals of a property (:mod:`fairseq_syntax.lab.scoring.properties`); each interval is
-scored as a test set of its own, with bootstrap intervals, and the differences from the baseline with Holm's correction.
+Sentences are grouped by intervals of a property (:mod:`fairseq_syntax.lab.scoring.properties`). Each group is scored as
+a separate test set, with bootstrap intervals; differences from the baseline are tested with Holm's correction.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ def by_syntax(
     """Scores in the intervals of each property.
 
     Args:
-        systems: the runs of each system by its name, one per seed; a system's score is the mean over them
-        parses: of the N source lines
-        baseline: the system to compare the others with
-        resamples: of the bootstrap over sentences and seeds (:class:`.significance.Resampled`); 0 leaves intervals and
-            tests out, as it is where there are fewer than :data:`.significance.LEAST_SENTENCES`
-        groups: the group of each line, for the bootstrap to draw
+        systems: for each system name, its runs (one per seed), over which scores are averaged
+        parses: the parses of the N source lines
+        baseline: the system with which the others are compared
+        resamples: the number of bootstrap samples over sentences and seeds (:class:`.significance.Resampled`). With 0,
+            or fewer than :data:`.significance.LEAST_SENTENCES` sentences, there are no confidence intervals and tests.
+        groups: the group of each line, if the bootstrap should resample groups
 
     Returns:
         per property ``{"property", "intervals"}``, and per interval ``{"over", "to", "sentences", "mean", "scores",
-        "differences"}``: its bounds (above the one, at most the other), the mean of the property, ``scores[metric]
-        [system]`` with ``score``, ``low`` and ``high`` (of 95%), and ``differences[metric][system]`` with the fields
-        of :class:`Difference` and ``p_holm``. Holm's family is all systems and intervals of one property and metric.
+        "differences"}``: its lower (exclusive) and upper (inclusive) bound, the mean of the property,
+        ``scores[metric][system]`` with ``score``, ``low`` and ``high`` (95 %), and ``differences[metric][system]`` with
+        the fields of :class:`Difference` and ``p_holm``. Holm's family is all systems and intervals of one property and
+        metric.
     """
     parts = []
     for prop in properties:
         values = prop.values(parses)
-        # Any text may be a label or a tag: a misspelt one is no error, but fits no word.
+        # Any string may be a label or tag, so a misspelt one is not an error but matches no word.
         if "=" in prop.name and not values.any():
             logger.warning("--by %s: no word of these sentences has it", prop.name)
         intervals = []
@@ -105,7 +106,7 @@ def _compare(
 
 
 def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
-    """A table of scores for each property and metric, and one of the differences where there are several systems."""
+    """For each property and metric, a table of scores and, for several systems, one of differences."""
     tables = []
     for one in parts:
         intervals = one["intervals"]

@@ -1,12 +1,12 @@
-"""Contrastive evaluation: how often the correct translation is the more probable one.
+"""Contrastive evaluation: how often a model prefers the correct translation.
 
-An item is right where the score of its correct translation is above that of its incorrect one; a tie is wrong, as by
-LingEval97's program, or right, as by DistilLingEval's.
+An item is right if its correct translation has a higher score than its incorrect one. Ties count as wrong, as in
+LingEval97's program, or as right, as in DistilLingEval's.
 
-Items of one source are not independent: they share its difficulty, and often the score of one right translation. So
-sources are what is drawn at random. Accuracies come with Wilson's interval (Wilson 1927) for the effective number of
-items (Korn and Graubard 1998), systems are compared on the same sources by an exact test of random signs, with Holm's
-correction. Where each source has one item these are Wilson's interval and McNemar's exact test (McNemar 1947).
+Items of one source are not independent: they share its difficulty, and often the score of one correct translation. The
+source is therefore the sampling unit. Accuracies have Wilson's interval (Wilson 1927) for the effective number of items
+(Korn and Graubard 1998). Systems are compared on the same sources by an exact sign-flip test, with Holm's correction.
+If each source has one item, these are Wilson's interval and McNemar's exact test (McNemar 1947).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: boo
     """Which items are decided correctly, bool [items].
 
     Args:
-        scores: of the set's rows, higher is better
-        ties_right: whether an equal score of a wrong translation is forgiven
+        scores: the scores of the set's rows; higher is better
+        ties_right: whether equal scores count as right
     """
     right = []
     for item in contrast.items:
@@ -40,12 +40,12 @@ def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: boo
 
 
 def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
-    """The number of items whose wrong translation has exactly the score of the right one."""
+    """The number of items whose translations have equal scores."""
     return sum(scores[item.correct] == scores[item.incorrect] for item in contrast.items)
 
 
 def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
-    """The items [n] of ``all``, of each ``category`` and of each ``distance``, in the order of their tables."""
+    """The item indices [n] of ``all``, of each ``category`` and of each ``distance``, in the order of the tables."""
     by_category: dict[str, list[int]] = {}
     by_distance: dict[int, list[int]] = {}
     for number, item in enumerate(contrast.items):
@@ -62,23 +62,23 @@ def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
 
 
 def sources_of(contrast: ContrastSet) -> np.ndarray:
-    """The source of each item, int [items]: equal for equal texts, even from different sets or lines."""
+    """A number for each item's source, int [items]; equal texts have equal numbers, even in different sets."""
     texts = [contrast.sources[contrast.rows[item.correct][0]] for item in contrast.items]
     return np.unique(texts, return_inverse=True)[1]
 
 
 def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
-    """``items``, ``right``, ``accuracy``, and the ends of its 95% interval by Wilson, ``low`` and ``high``.
+    """``items``, ``right``, ``accuracy``, and the bounds of its 95 % Wilson interval, ``low`` and ``high``.
 
-    The interval is that of ``effective`` items in place of so many items, see :func:`effective`.
+    The interval uses the effective sample size (:func:`effective`), which is returned as ``effective``.
 
     Args:
         right: the decisions, bool [items]
-        sources: of the items, int [items]
+        sources: the items' sources, int [items]
     """
     count, total = int(right.sum()), len(right)
     share, n = count / total, effective(right, sources)
-    # the p for which the share is z standard errors away: (share - p)^2 n = z^2 p (1 - p)
+    # the p from which the share is z standard errors away: (share - p)^2 n = z^2 p (1 - p)
     square = stats.norm.ppf(0.975) ** 2
     centre = (share + square / (2 * n)) / (1 + square / n)
     half = math.sqrt(square * (share * (1 - share) / n + square / (4 * n * n))) / (1 + square / n)
@@ -86,7 +86,7 @@ def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
         "items": total,
         "right": count,
         "accuracy": share,
-        # Where none or all are right, one end is 0 or 1, but for rounding.
+        # If none or all are right, one bound is 0 or 1, up to rounding.
         "low": float(max(0.0, centre - half)) if count else 0.0,
         "high": float(min(1.0, centre + half)) if count < total else 1.0,
         "sources": len(np.unique(sources)),
@@ -95,13 +95,14 @@ def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
 
 
 def effective(right: np.ndarray, sources: np.ndarray) -> float:
-    """The effective sample size: the number of independent items of equal information, n / deff.
+    """The effective sample size n / deff: the number of independent items with the same information.
 
-    deff, at least 1, is the accuracy's variance over the sources (of a ratio of two sums, linearized) over the one it
-    would have if items were independent; then few sources, whose variance is uncertain, count for less, by the squares
-    of two quantiles of Student's t (Korn and Graubard 1998, Confidence Intervals for Proportions with Small Expected
-    Number of Positive Counts). Where that variance says nothing, as all items are right, or all wrong, or of one
-    source, a source is taken to be right in all or none of its items: deff is its mean size as an item sees it.
+    The design effect deff (at least 1) is the variance of the accuracy between sources (a linearized ratio estimator)
+    divided by its variance if items were independent. With few sources this variance is uncertain, so the sample size
+    is reduced by the squared ratio of two quantiles of Student's t (Korn and Graubard 1998, Confidence Intervals for
+    Proportions with Small Expected Number of Positive Counts). If the variance is not informative, because all items
+    are right, all are wrong, or there is one source, the items of a source are assumed to be all right or all wrong;
+    deff is then the mean size of an item's source.
     """
     total = len(right)
     sizes = np.bincount(sources)
@@ -118,12 +119,12 @@ def effective(right: np.ndarray, sources: np.ndarray) -> float:
 
 
 def compare(baseline: np.ndarray, system: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
-    """The exact test of two systems' decisions [n] on the same items of ``sources`` [n].
+    """An exact test of two systems' decisions [n] on the same items, whose sources are ``sources`` [n].
 
     Returns:
-        ``gained`` and ``lost`` items, the ``difference`` of the accuracies, and ``p``: of two systems that are alike,
-        each source's difference, right items less right items, is as likely with the other sign, and p is the
-        probability that all of them add up to at least so much, on either side; 1 where no source differs
+        the number of ``gained`` and ``lost`` items, the ``difference`` of the accuracies, and ``p``. Under the null
+        hypothesis, each source's difference in right items is equally likely with either sign; p is the probability
+        that their sum is at least as far from 0 as observed, 1 if no source differs.
     """
     gained, lost = int((system & ~baseline).sum()), int((baseline & ~system).sum())
     by_source = np.rint(np.bincount(sources, weights=system.astype(float) - baseline)).astype(int)
@@ -132,9 +133,9 @@ def compare(baseline: np.ndarray, system: np.ndarray, sources: np.ndarray) -> di
 
 
 def sign_flips(differences: np.ndarray) -> float:
-    """The two-sided p of a sum of integers [sources] under random signs."""
+    """The two-sided p value of a sum of integers [sources] under random signs."""
     sizes, counts = np.unique(np.abs(differences[differences != 0]), return_counts=True)
-    # chance[t]: that those with a plus add up to t; then the sum is 2 t - largest
+    # chance[t]: the probability that the positive ones add up to t; the sum is then 2 t - largest
     chance = np.ones(1)
     for size, count in zip(sizes, counts):
         spread = np.zeros(size * count + 1)
@@ -145,10 +146,10 @@ def sign_flips(differences: np.ndarray) -> float:
 
 
 def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline: str | None = None) -> dict[str, Any]:
-    """Accuracies by category and distance, and tests against the baseline (by name, or the first).
+    """Accuracies by category and distance, and tests against the baseline (default: the first system).
 
     Args:
-        right: each system's decisions [items]
+        right: the decisions [items] of each system
 
     Returns:
         ``{"set", "items", "baseline", "groups"}``; ``groups[kind][group]`` has ``systems[name]`` with the fields of
@@ -178,7 +179,7 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
 
 
 def tables(report: Mapping[str, Any]) -> list[Table]:
-    """The accuracies by category and by distance, and the tests, where there are several systems."""
+    """Tables of accuracies by category and distance and, for several systems, of tests."""
     result = []
     whole = report["groups"][ALL]
     for kind, entries in report["groups"].items():
@@ -187,7 +188,7 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
         names = list(whole[ALL]["systems"])
         rows, tests = [], []
         shown = list(entries.items())
-        if kind == "category":  # one of them may be called "all", too
+        if kind == "category":  # a category may be called "all" too
             shown.append(("all items" if ALL in entries else ALL, whole[ALL]))
         for group, entry in shown:
             cells = [

@@ -1,9 +1,9 @@
-"""Contrastive sets: sources with a correct and incorrect translations, in the formats in which they are published.
+"""Contrastive sets: sources with correct and incorrect translations, in their published formats.
 
 - **JSON** of LingEval97 (Sennrich 2017): ``source``, ``reference``, and ``errors`` with ``contrastive``, ``type`` and
-  ``distance``. Each error is an item of its own.
-- **Parallel files** of DistilLingEval (Vamvas and Sennrich 2021): a source, a correct and an incorrect file.
-- **TSV** with a header: ``source``, ``correct``, ``incorrect`` and, where there are such, ``category``, ``distance``.
+  ``distance``. Each error is an item.
+- **Parallel files** of DistilLingEval (Vamvas and Sennrich 2021): a source file, a correct and an incorrect file.
+- **TSV** with a header: ``source``, ``correct``, ``incorrect`` and, optionally, ``category`` and ``distance``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
 from fairseq_syntax.runtime.named_files import named_files
 
-LONGEST = 15  # words: further distances are counted together, as by LingEval97's own program
-COLUMNS = ("source", "correct", "incorrect", "category", "distance")  # of a table
+LONGEST = 15  # words; longer distances form one group, as in LingEval97's program
+COLUMNS = ("source", "correct", "incorrect", "category", "distance")  # of a TSV file
 OPTIONAL = ("category", "distance")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A decision: is row ``correct`` better than row ``incorrect``? The distance is in words."""
+    """A comparison of the row ``correct`` with the row ``incorrect``; the distance is in words."""
 
     correct: int
     incorrect: int
@@ -39,11 +39,11 @@ class ContrastSet:
     """Items, which refer to rows of source and translation.
 
     Attributes:
-        name: of the set
+        name: the name of the set
         sources: the source lines
-        rows: the translations to be scored, (0-based number of the source, text), in the order of the set's own score
+        rows: the translations to score, as (0-based index of the source, text), in the order of the published score
             files
-        items: the decisions
+        items: the comparisons
     """
 
     name: str
@@ -52,16 +52,16 @@ class ContrastSet:
     items: list[Item] = field(default_factory=list)
 
     def row(self, source: int, text: str) -> int:
-        """Adds a row and returns its number."""
+        """Add a row, and return its index."""
         self.rows.append((source, text))
         return len(self.rows) - 1
 
 
 def read_set(text: str) -> ContrastSet:
-    """Reads ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``; each may be ``.gz``.
+    """Read ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``, also with ``.gz``.
 
     Raises:
-        SyntaxDataError: a file cannot be read, or is not of its layout (names the place)
+        SyntaxDataError: a file cannot be read or has another layout (the error names the place)
     """
     name, paths = named_files(text, lambda path: "")
     if len(paths) == 3:
@@ -76,7 +76,7 @@ def read_set(text: str) -> ContrastSet:
 
 
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
-    """Source, correct and incorrect file, line by line; the name is the category."""
+    """Read a source, a correct and an incorrect file, line by line; the set's name is the category."""
     columns = [list(read_lines(path)) for path in paths]
     for path, lines in zip(paths[1:], columns[1:]):
         if len(lines) != len(columns[0]):
@@ -91,7 +91,7 @@ def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
 
 
 def read_tsv(name: str, path: str) -> ContrastSet:
-    """A table with a header; rows are scored correct, incorrect, correct, …"""
+    """Read a TSV file with a header; the rows to score are correct, incorrect, correct, …"""
     contrast_set = ContrastSet(name)
     lines = list(read_lines(path))
     while lines and not lines[-1].strip():
@@ -118,7 +118,7 @@ def read_tsv(name: str, path: str) -> ContrastSet:
 
 
 def read_json(name: str, path: str) -> ContrastSet:
-    """LingEval97's layout; rows are scored reference, errors, reference, errors, …"""
+    """Read LingEval97's layout; the rows to score are reference, errors, reference, errors, …"""
 
     def fail(number: int, what: str) -> NoReturn:
         raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's layout")
@@ -152,7 +152,7 @@ def read_json(name: str, path: str) -> ContrastSet:
 
 
 def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
-    """Join several sets into one; the names of categories then include their set."""
+    """Join several sets into one, in which the names of categories include their set."""
     if len(sets) == 1:
         return sets[0]
     names = [one.name for one in sets]
@@ -172,7 +172,7 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
 
 
 def _distance(value: Any) -> int | None:
-    """A distance, or None where there is none; ValueError where it is no whole number of 0 or more."""
+    """A distance, or None for no distance. Raises ValueError if it is not a non-negative integer."""
     if value is None:
         return None
     try:
@@ -185,14 +185,14 @@ def _distance(value: Any) -> int | None:
 
 
 def _checked(contrast_set: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
-    """The set, if it has pairs and their sources have words.
+    """Check that a set has items and that no source is empty, and return it.
 
     Args:
-        path: of its file
-        first_line: of the sources, where each has one in it
+        path: the file of the set
+        first_line: the line number of the first source, if each source has its own line
 
     Raises:
-        SyntaxDataError: it has none
+        SyntaxDataError: there are no items, or a source is empty
     """
     if not contrast_set.items:
         raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", path=path)
@@ -205,7 +205,7 @@ def _checked(contrast_set: ContrastSet, path: str, first_line: int | None = None
 
 
 def _common_name(paths: Sequence[str]) -> str:
-    """What the names of parallel files begin with, or their folder's name: ``np_agreement.mt``."""
+    """The common prefix of the names of parallel files, such as ``np_agreement.mt``, or their folder's name."""
     names = [os.path.basename(path) for path in paths]
     common = os.path.commonprefix(names).rstrip("._-")  # noqa: RUF071 (characters are meant)
     return common or os.path.basename(os.path.dirname(os.path.abspath(paths[0])))

@@ -21,12 +21,12 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
     """Read the curves of a training log.
 
     Returns:
-        by what was measured (``train``: an epoch's mean; ``train_inner``: the mean of a few updates; ``valid`` and
-        other subsets) and by name (``loss``, ``ppl``, ``bleu``, …): ``[(updates, value)]``, in order. Of several
-        values at one update, as after a run that was resumed, the last counts.
+        by subset (``train``: means over epochs; ``train_inner``: means over a few updates; ``valid`` and other subsets)
+        and name (``loss``, ``ppl``, ``bleu``, …): ``[(updates, value)]``, in order. If there are several values for the
+        same update, as after a resumed run, the last one is taken.
 
     Raises:
-        SyntaxDataError: nothing of fairseq-train's in the file
+        SyntaxDataError: the file contains no log of fairseq-train
     """
     values: dict[str, dict[str, dict[int, float]]] = {}
     for line in read_lines(path):
@@ -45,15 +45,15 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
 
 
 def _entries(line: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """What a line measures, and its numbers by name; nothing of a line that has none."""
-    # Behind what a logger puts before it: date, level and name.
+    """The subset of a log line and its numbers by name; nothing for other lines."""
+    # Skip the logger's prefix: date, level and name.
     start = line.find('{"epoch"')
     if start >= 0:
         try:
             raw = json.loads(line[start:])
         except ValueError:
             return
-        # Names have the subset before them, "valid_ppl", but within an epoch nothing.
+        # Names are prefixed by the subset, as in "valid_ppl", except within an epoch.
         counter = next((key for key in raw if key.endswith("num_updates")), None)
         if counter is not None:
             prefix = counter.removesuffix("num_updates")

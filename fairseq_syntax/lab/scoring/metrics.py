@@ -1,8 +1,8 @@
-"""The papers' metrics, each computed by its established library and each with a signature.
+"""The papers' metrics, each with a signature.
 
-BLEU-4, BLEU-1, BLEU of characters, chrF and TER are sacrebleu's (Post 2018). RIBES (Isozaki et al. 2010) gives nltk's
-scores in quadratic time, as a sacrebleu metric so that the same bootstrap and randomization serve it. distinct-1 (Li et
-al. 2016) is counted here. BEER (Stanojević and Sima'an 2014) is a Java program that a user names.
+BLEU-4, BLEU-1, character BLEU, chrF and TER are computed by sacrebleu (Post 2018). RIBES (Isozaki et al. 2010) has
+nltk's values but takes quadratic time; it is a sacrebleu metric, so that the same bootstrap and randomization apply.
+distinct-1 (Li et al. 2016) is computed here. BEER (Stanojević and Sima'an 2014) is a Java program that users install.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class RIBESSignature(Signature):
 
 
 class RIBES(Metric):
-    """nltk's RIBES times 100, as a sacrebleu metric; sentences are tokenised as for BLEU.
+    """nltk's RIBES times 100, as a sacrebleu metric; sentences are tokenized as for BLEU.
 
-    The statistics of a segment are its score and 1, so that a corpus is scored by the mean over its sentences, as
-    ``nltk.translate.ribes_score.corpus_ribes`` does.
+    The statistics of a segment are its score and 1, so that the corpus score is the mean over sentences, as in
+    ``nltk.translate.ribes_score.corpus_ribes``.
     """
 
     _SIGNATURE_TYPE = RIBESSignature
@@ -75,7 +75,7 @@ class ExactSignature(Signature):
 
 
 class Exact(RIBES):
-    """The percentage of sentences that equal one of their references, apart from white space."""
+    """The percentage of sentences that equal one of their references, ignoring white space."""
 
     _SIGNATURE_TYPE = ExactSignature  # type: ignore[assignment]
 
@@ -92,13 +92,13 @@ class Scorer:
     Args:
         key: one of :data:`METRICS`
         references: one list of sentences per reference translation
-        tokenize: sacrebleu's tokenizer for BLEU and RIBES; with those for text without spaces (``zh``, ``ja-mecab``,
-            ``ko-mecab``, ``char``) TER takes sacrebleu's Asian support
-        lowercase: compare lower-cased text
+        tokenize: sacrebleu's tokenizer for BLEU and RIBES; tokenizers for text without spaces (``zh``, ``ja-mecab``,
+            ``ko-mecab``, ``char``) also turn on TER's support for Asian languages
+        lowercase: compare lowercased text
 
     Attributes:
-        name: as printed
-        metric: the sacrebleu metric, for sacrebleu's own paired tests
+        name: the printed name
+        metric: the sacrebleu metric, for sacrebleu's paired tests
         higher_is_better: False for TER
     """
 
@@ -119,29 +119,29 @@ class Scorer:
                 self._statistics[run] = extract(run, references)
             return self._statistics[run]
 
-        # TER and chrF of thousands of sentences take seconds, and the tests below ask for them again and again.
+        # TER and chrF take seconds for thousands of sentences, and the tests need them repeatedly.
         self.metric._extract_corpus_statistics = remember  # type: ignore[method-assign]  # versions are bounded for this
 
     @property
     def signature(self) -> str:
         signature = self.metric.get_signature()
-        if self.name == "BLEU-1":  # sacrebleu's signature does not tell it from BLEU
+        if self.name == "BLEU-1":  # sacrebleu's signature does not distinguish it from BLEU
             signature.update("order", 1)
         return str(signature)
 
     def statistics(self, hypotheses: Sequence[str]) -> list:
-        """sacrebleu's sufficient statistics of each sentence, whose sums give the corpus score."""
+        """sacrebleu's sufficient statistics of each sentence; their sums determine the corpus score."""
         return self.metric._extract_corpus_statistics(hypotheses, None)
 
     def corpus(self, hypotheses: Sequence[str], subset: Sequence[int] | None = None) -> float:
-        """The corpus score, of all sentences or of those whose 0-based numbers are in ``subset``."""
+        """The corpus score of all sentences, or of those whose 0-based indices are in ``subset``."""
         statistics = self.statistics(hypotheses)
         if subset is not None:
             statistics = [statistics[i] for i in subset]
         return float(self.metric._aggregate_and_compute(statistics).score)
 
     def of_sums(self, sums: np.ndarray) -> float:
-        """The corpus score of summed sentence statistics [K] float64; 0 without tokens where it is undefined."""
+        """The corpus score for summed sentence statistics [K] float64; 0 if it is undefined for lack of tokens."""
         return float(self.metric._compute_score_from_stats(sums.tolist()).score)
 
     def sentences(self, hypotheses: Sequence[str]) -> np.ndarray:
@@ -152,34 +152,34 @@ class Scorer:
 
 @contextmanager
 def _tokenizer_loaded(name: str) -> Iterator[None]:
-    """Raises SyntaxDataError where the block cannot load sacrebleu's tokenizer of that name."""
+    """A context that raises SyntaxDataError if sacrebleu's tokenizer of that name cannot be loaded."""
     if name not in BLEU.TOKENIZERS:
         raise SyntaxDataError(f"must be one of {', '.join(BLEU.TOKENIZERS)}, not {name}", option="--tokenize")
     try:
         yield
-    except (ImportError, RuntimeError, OSError) as error:  # OSError: it is downloaded, and cannot be
+    except (ImportError, RuntimeError, OSError) as error:  # OSError: its download fails
         raise SyntaxDataError(f"the tokenizer {name} cannot be loaded: {error}", option="--tokenize") from error
 
 
 def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
     if key in ("bleu", "bleu1", "bleu_char"):
-        # force: no warning for text that looks tokenised; the signature says how it was scored
+        # force: no warning for text that looks tokenized, since the signature names the tokenizer
         options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
         options["max_ngram_order"] = 1 if key == "bleu1" else 4
-        if key == "bleu_char":  # beside the BLEU of words of Chinese; spaces between them do not count
+        if key == "bleu_char":  # ignores spaces, which some Chinese or Japanese output has between words
             options["tokenize"] = "char"
         return BLEU(references=references, **options), BLEU(effective_order=True, **options)
     if key == "chrf":
         return CHRF(lowercase=lowercase, references=references), None
     if key == "ter":
-        # sacrebleu's default, TERCOM's behaviour, is lower case already; a sentence without spaces would be one word
+        # By default sacrebleu lowercases, like TERCOM. A sentence without spaces would be one word.
         asian = tokenize in _WITHOUT_SPACES
         return TER(normalized=asian, asian_support=asian, references=references), None
     return (Exact if key == "exact" else RIBES)(references, tokenize, lowercase), None
 
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
-    """Distinct unigrams over all generated tokens (Li et al. 2016); 0 where nothing was generated."""
+    """The number of distinct unigrams divided by all generated tokens (Li et al. 2016); 0 for no tokens."""
     with _tokenizer_loaded(tokenize):
         tokenizer = BLEU(tokenize=tokenize).tokenizer
     tokens = [token for line in hypotheses for token in tokenizer(line.rstrip()).split()]
@@ -187,13 +187,13 @@ def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
 
 
 def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """The corpus score of the BEER program, run as ``PROGRAM -s SYSTEM -r REFERENCE[:REFERENCE…]``.
+    """The corpus score by the BEER program, run as ``PROGRAM -s SYSTEM -r REFERENCE[:REFERENCE…]``.
 
     Args:
-        program: the command, with further options where wanted (``"beer_2.0/beer"``, ``"beer_1.0/beer -l de"``)
+        program: the command, which may include options (``"beer_2.0/beer"``, ``"beer_1.0/beer -l de"``)
 
     Raises:
-        SyntaxDataError: the program is not there, fails, or prints no score
+        SyntaxDataError: the program does not exist, fails, or prints no score
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = []
@@ -209,7 +209,7 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", None) or error
             raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", hint=shlex.join(command)) from error
-    # Of all numbers that it prints, the score is the last.
+    # The score is the last number that it prints.
     for line in reversed(done.stdout.splitlines()):
         numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", line)
         if numbers:

@@ -1,4 +1,4 @@
-"""Names of metrics in options; this module does not import their libraries, which takes seconds."""
+"""Names of metrics and tokenizers in options, without importing their libraries, which takes seconds."""
 
 import re
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ METRICS = {
     "ribes": "RIBES",
     "exact": "exact",
 }
-DISTINCT_KEY = "distinct1"  # of a system alone: it compares nothing with references
+DISTINCT_KEY = "distinct1"  # computed without references
 LOWER_IS_BETTER = frozenset({"TER"})
-# What is measured where nothing else is asked for.
+# The default metrics.
 USUAL = (*(key for key in METRICS if key not in ("bleu_char", "exact")), DISTINCT_KEY)
-# sacrebleu's tokenizers, of languages without spaces, and of Korean.
+# sacrebleu's tokenizers for languages without spaces, and for Korean.
 _TOKENIZERS = dict.fromkeys(WITHOUT_SPACES, "char") | {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 
@@ -29,10 +29,10 @@ def tokenizer_of(lang: str) -> str:
 
 
 def tokenizer_of_text(lines: Sequence[str]) -> str:
-    """sacrebleu's tokenizer for a text, by its script: ``13a`` where it puts spaces between words.
+    """Choose sacrebleu's tokenizer by the script of a text.
 
-    Else ``ja-mecab`` for Japanese, where MeCab is installed, ``zh`` for Chinese, and ``char`` for others. These cut
-    words that somebody has tokenized as they cut raw text, so that it makes no difference which of the two it is.
+    For scripts with spaces between words, it is ``13a``. Otherwise it is ``ja-mecab`` for Japanese (if MeCab is
+    installed), ``zh`` for Chinese, and ``char`` for others, which give the same result for raw and tokenized text.
     """
     if not has_no_spaces(lines):
         return "13a"

@@ -11,7 +11,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_bytes
 
 _GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
-# The score tells it from plain text that happens to begin with H-1.
+# The score distinguishes it from plain text that happens to begin with H-1.
 _MARKS_OUTPUT = re.compile(rb"^[HD]-\d+\t-?(?:\d|inf|nan)", re.MULTILINE)
 
 
@@ -20,11 +20,11 @@ class Translations:
     """One run of one system on one test set.
 
     Args:
-        path: where they were read
+        path: the file that they were read from
         lines: the best translation of each sentence, in the order of the test set, without trailing white space
-        nbest: every translation of each sentence, best first (one each in a plain file)
-        sources: the source sentences that ``fairseq-generate`` printed beside them, else None
-        scores: the model's score of each best translation (log2, per token), else None
+        nbest: all translations of each sentence, best first (a plain file has one each)
+        sources: the source sentences if ``fairseq-generate`` printed them, otherwise None
+        scores: the model's score of each best translation (log2, per token) if printed, otherwise None
     """
 
     path: str
@@ -38,24 +38,24 @@ class Translations:
 
 
 def read_text(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a UTF-8 text file (or a compressed one), without trailing white space, as sacrebleu reads them.
+    """Read the lines of a UTF-8 text file, maybe compressed, without trailing white space, as sacrebleu does.
 
-    Only a line feed ends a line: a carriage return or U+2028 inside a sentence does not make two of it.
+    Only a line feed ends a line; a carriage return or U+2028 inside a sentence does not.
 
     Raises:
-        SyntaxDataError: no such file, not UTF-8 (names the line), or empty
+        SyntaxDataError: the file does not exist, is empty, or is not UTF-8 (with the line)
     """
     return _decode(_read_bytes(path), path)
 
 
 def read_translations(path: str | os.PathLike[str]) -> Translations:
-    """Read a run: plain text or ``fairseq-generate`` output, told apart by its ``D-<id>`` and ``H-<id>`` lines.
+    """Read a run from plain text or from the output of ``fairseq-generate``, recognized by ``D-<id>`` and ``H-<id>``.
 
-    From generate's output the detokenised ``D-`` lines are taken, in the order of their ids (generate prints them
-    batch by batch); the first of an id is its best.
+    From fairseq-generate's output, the detokenized ``D-`` lines are taken in the order of their ids (they are printed
+    batch by batch); the first line of an id is the best translation.
 
     Raises:
-        SyntaxDataError: as :func:`read_text`; and for generate's output, ids that are missing or ``H-`` lines only
+        SyntaxDataError: as in :func:`read_text`; in generate's output, ids are missing or there are only ``H-`` lines
     """
     data = _read_bytes(path)
     lines = _decode(data, path)
@@ -67,7 +67,7 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
     for number, line in enumerate(lines, 1):
         match = _GENERATED.match(line)
         if match is None:
-            # rstrip took the tab of a source or translation that is empty
+            # stripping has removed the tab before an empty source or translation
             match = _GENERATED.match(line + "\t")
             if match is None:
                 continue
@@ -110,10 +110,10 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
 
 
 def check_parallel(files: Sequence[tuple[str, int]]) -> int:
-    """The common number of lines of ``(path, lines)`` pairs.
+    """Check that files, given as ``(path, lines)``, have the same number of lines, and return it.
 
     Raises:
-        SyntaxDataError: two of them differ
+        SyntaxDataError: the numbers differ
     """
     first, count = files[0]
     for path, lines in files[1:]:
@@ -126,7 +126,7 @@ def check_parallel(files: Sequence[tuple[str, int]]) -> int:
 
 def _read_bytes(path: str | os.PathLike[str]) -> bytes:
     data = read_bytes(path)
-    if not data:  # blank lines are translations of nothing, of a model that has collapsed
+    if not data:  # blank lines are allowed: a collapsed model may generate nothing
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
     return data
 

@@ -1,4 +1,4 @@
-"""Properties of a source line's parse by which scores are grouped, and their intervals."""
+"""Properties of a source line's parse, and their intervals, by which scores are grouped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def length(line: ParsedLine) -> float:
 
 
 def depth(line: ParsedLine) -> float:
-    """The number of arcs from the deepest word to its root; 0 without words or with roots only."""
-    # Without recursion, which a chain of a thousand words would end.
+    """The number of arcs between the deepest word and its root; 0 if there are only roots or no words."""
+    # Not recursive, because a chain of a thousand words would exceed the recursion limit.
     depth_of: dict[int, int] = {}
     for word in range(len(line.words)):
         path = []
@@ -35,7 +35,7 @@ def depth(line: ParsedLine) -> float:
 
 
 def _spans(line: ParsedLine, punctuation: bool = False) -> list[tuple[int, int]]:
-    """The first and the last word of each arc between words; arcs of punctuation only if asked for."""
+    """The leftmost and rightmost word of each arc between words; arcs of punctuation only on request."""
     return [
         (min(word, head), max(word, head))
         for word, head in enumerate(line.heads)
@@ -44,18 +44,18 @@ def _spans(line: ParsedLine, punctuation: bool = False) -> list[tuple[int, int]]
 
 
 def dependency_length(line: ParsedLine) -> float:
-    """The mean distance in words between a word and its head (Liu 2008), without roots and punctuation; 0 for none."""
+    """The mean distance in words between words and their heads (Liu 2008), without roots and punctuation; or 0."""
     spans = _spans(line)
     return sum(last - first for first, last in spans) / len(spans) if spans else 0.0
 
 
 def longest_dependency(line: ParsedLine) -> float:
-    """The longest distance in words between a word and its head, without punctuation; 0 for none."""
+    """The longest distance in words between a word and its head, without roots and punctuation; or 0."""
     return max((last - first for first, last in _spans(line)), default=0)
 
 
 def crossing(line: ParsedLine) -> float:
-    """The number of pairs of arcs between words that cross, punctuation included."""
+    """The number of pairs of crossing arcs between words, including punctuation."""
     spans = sorted(_spans(line, punctuation=True))
     return sum(first < start < last < end for i, (first, last) in enumerate(spans) for start, end in spans[i + 1 :])
 
@@ -68,7 +68,7 @@ PROPERTIES: dict[str, Callable[[ParsedLine], float]] = {
     "crossing": crossing,
 }
 _COUNTS = ("crossing", "label", "upos")
-_MEANS = ("dependency-length",)  # whose values need not be whole numbers
+_MEANS = ("dependency-length",)  # properties whose values need not be whole numbers
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Property:
     """A property by which lines are grouped.
 
     Attributes:
-        name: one of :data:`PROPERTIES`; or ``label=L``, how many words have the relation L (with its subtypes, where L
-            has none itself); or ``upos=T``, how many have the tag T
-        edges: the upper bounds (inclusive) of all intervals but the last; None: 0 and 1 for counts of labels, tags
-            and crossing arcs, else the quartiles of the text
+        name: one of :data:`PROPERTIES`; ``label=L``, the number of words with the relation L (and its subtypes, unless
+            L is one); or ``upos=T``, the number of words with the tag T
+        edges: the inclusive upper bounds of all intervals except the last; by default 0 and 1 for the numbers of
+            labels, tags and crossing arcs, and the quartiles in the text for other properties
     """
 
     name: str
@@ -90,7 +90,7 @@ class Property:
         """Parse ``NAME`` or ``NAME@EDGE,EDGE,…``, the argument of ``--by``.
 
         Raises:
-            SyntaxDataError: no such property, or edges that do not rise
+            SyntaxDataError: the property does not exist, or the edges do not increase
         """
         name, at, bounds = text.partition("@")
         kind, _, value = name.partition("=")
@@ -106,7 +106,7 @@ class Property:
         return cls(name, edges)
 
     def value(self, line: ParsedLine) -> float:
-        """The property of one line."""
+        """The value for one line."""
         kind, equals, value = self.name.partition("=")
         if not equals:
             return PROPERTIES[kind](line)
@@ -115,16 +115,16 @@ class Property:
         return sum(label == value or label.startswith(f"{value}:") for label in line.deprels)
 
     def values(self, lines: Sequence[ParsedLine]) -> np.ndarray:
-        """The property of each line, float64 [N]."""
+        """The values for all lines, float64 [N]."""
         return np.array([self.value(line) for line in lines], dtype=np.float64)
 
     def intervals(self, values: np.ndarray) -> list[Interval]:
-        """The intervals that contain any of the values [N], lowest first."""
+        """The non-empty intervals of the values [N], lowest first."""
         edges = self.edges
         if edges is None and self.name.partition("=")[0] in _COUNTS:
             edges = (0.0, 1.0)
         elif edges is None:
-            # quartiles that are values of the text; of few different values some are equal, and intervals fewer
+            # quartiles that occur as values; with few distinct values some coincide, so there are fewer intervals
             quartiles = np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf") if len(values) else []
             edges = tuple(float(edge) for edge in np.unique(quartiles))
         result = []
@@ -138,7 +138,7 @@ class Property:
 
 @dataclass(frozen=True)
 class Interval:
-    """The lines [n] whose property is above ``over`` and at most ``to``; None means no bound."""
+    """The indices [n] of lines whose value is above ``over`` and at most ``to``; None means no bound."""
 
     over: float | None
     to: float | None

@@ -1,6 +1,6 @@
-"""Evaluation of translations as in the papers: scores, tests against a baseline, scores by length, several seeds.
+"""Evaluation as in the papers: scores over several seeds, tests against a baseline, scores by length and syntax.
 
-:func:`evaluate` gives one dictionary that is the JSON report; :func:`tables` turns it into tables.
+:func:`evaluate` returns the JSON report as a dictionary; :func:`tables` converts it to tables.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from fairseq_syntax.runtime.named_files import named_files
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
-FORMAT = 2  # of the report, and of how it is computed
+FORMAT = 2  # the version of the report and of its computation
 DISTINCT = "distinct-1"
 KEYS = (*METRICS, DISTINCT_KEY)
-# The columns of the table of tests, by the keys of ``holm``.
+# The headers of the tests, by the keys of ``holm``.
 TESTS = {
     "bootstrap": "bootstrap",
     "randomization": "randomization",
@@ -63,7 +63,7 @@ class Options:
     """What to compute; the fields are the options of ``fairseq-syntax score``.
 
     Raises:
-        SyntaxDataError: a field has a value that cannot be computed
+        SyntaxDataError: a field has an invalid value
     """
 
     metrics: Sequence[str] = USUAL
@@ -83,27 +83,27 @@ class Options:
 
         chosen = not isinstance(self.metrics, str) and bool(self.metrics) and {*self.metrics} <= {*KEYS}
         check(chosen, f"a list of {', '.join(KEYS)}", "metrics")
-        # one draw has no spread
+        # one draw has no standard deviation
         check(self.resamples == 0 or self.resamples >= 2, "0 or at least 2", "resamples")
         check(self.trials >= 0, "at least 0", "trials")
         check(self.by_length is None or self.by_length >= 1, "at least 1", "by_length")
 
 
 def read_system(text: str) -> System:
-    """Read ``[NAME=]FILE[,FILE…]``, one file per seed; the default name is that of the first file."""
+    """Read ``[NAME=]FILE[,FILE…]``, with one file per seed; the default name is the first file's."""
     name, paths = named_files(text)
     return System(name, [read_translations(path) for path in paths])
 
 
 def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[str] | None = None) -> list[ParsedLine]:
-    """The parse of each line of a test set.
+    """Read the parse of each line of a test set.
 
     Args:
-        sources: its lines, where they are known
+        sources: the lines of the test set, if known
 
     Raises:
-        SyntaxDataError: fewer or more lines are parsed, or most parses are of other texts than the sources. (Some may
-            differ, as sources are tokenized or lowercased otherwise.)
+        SyntaxDataError: the number of parses is wrong, or most parses differ from the sources in their text. (Some may
+            differ because of tokenization or lowercasing.)
     """
     parses = list(read_conllu(path, n_lines=sentences))
     others = [(line, text) for line, text in zip(parses, sources or ()) if not is_parse_of(line, text)]
@@ -129,20 +129,20 @@ def evaluate(
     parses: Sequence[ParsedLine] | None = None,
     groups: Sequence[str] | None = None,
 ) -> dict:
-    """Score the systems and test them against the baseline (by name, or the first).
+    """Score the systems, and test them against the baseline (default: the first system).
 
-    The bootstrap (:class:`.significance.Resampled`) takes all seeds of both systems. The randomization test compares
-    two runs: a system's seeds meet the baseline's one by one, in the order given, and those of a system that has more
-    begin again at the baseline's first. Tests over sentences use the mean of a sentence's scores over the seeds; the
-    test over seeds (Welch's) uses the corpus scores.
+    The bootstrap (:class:`.significance.Resampled`) uses all seeds of both systems. The randomization test compares
+    pairs of runs: the system's seeds are paired with the baseline's in the given order, starting again with the
+    baseline's first seed if the system has more. Tests over sentences use a sentence's mean score over the seeds; the
+    test over seeds (Welch's) uses corpus scores.
 
     Args:
         references: one list of sentences per reference translation
-        sources: source sentences: ``by_length`` then counts source tokens in place of the first reference's
-        parses: of the source lines, for the properties of ``options.by``
-        also_against: further systems to test the others against
-        groups: the group of each sentence, such as its document, for the bootstrap to draw; the tests that take
-            sentences for independent (randomization, t-test, KS) are then left out
+        sources: the source sentences; if given, ``by_length`` counts source tokens instead of the first reference's
+        parses: the parses of the source lines, for the properties in ``options.by``
+        also_against: further systems with which the others are compared
+        groups: the group of each sentence, such as its document, if the bootstrap should resample groups. Tests that
+            assume independent sentences (randomization, t-test, KS) are then left out.
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
@@ -152,7 +152,7 @@ def evaluate(
         (by baseline and system the same tests), ``by_length``, ``by_syntax``
 
     Raises:
-        SyntaxDataError: line counts differ, names are double, or there is no such baseline
+        SyntaxDataError: line counts differ, a name occurs twice, or the baseline does not exist
     """
     names = [system.name for system in systems]
     check_names(names)
@@ -212,7 +212,7 @@ def evaluate(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises SyntaxDataError where two systems have one name: the first would be lost."""
+    """Raise SyntaxDataError if two systems have the same name, because one would be lost."""
     for name in names:
         if names.count(name) > 1:
             raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
@@ -232,7 +232,7 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
         "name": system.name,
         "runs": runs,
         "mean": {name: float(np.mean(values)) for name, values in columns.items()},
-        # the deviation over the seeds, of a sample; one seed has none
+        # the sample standard deviation over seeds, which one seed does not have
         "sd": {name: float(np.std(values, ddof=1)) if len(values) > 1 else None for name, values in columns.items()},
     }
 
@@ -244,7 +244,7 @@ def _tests(
     options: Options,
     groups: Sequence[str] | None,
 ) -> dict[str, dict[str, dict[str, dict]]]:
-    """By baseline, system and metric: the tests, and ``holm`` for the comparisons of a metric, one per system."""
+    """The tests by baseline, system and metric, with ``holm`` over the comparisons (one per system) of a metric."""
     tests: dict[str, dict[str, dict]] = {base: {name: {} for name in runs if name != base} for base in bases}
     independent = len(next(iter(runs.values()))[0]) if groups is None else len(set(groups))
     enough = independent >= LEAST_SENTENCES
@@ -270,7 +270,7 @@ def _tests(
                 for one in family:
                     one["holm"] = {}
                 for test in TESTS:
-                    # A test that says nothing of a system, as of one seed, is no comparison.
+                    # A test without a result, such as that over seeds with a single seed, is not a comparison.
                     having = [i for i, values in enumerate(raw) if test in values]
                     for i, adjusted in zip(having, holm([raw[i][test] for i in having])):
                         family[i]["holm"][test] = adjusted
@@ -284,7 +284,7 @@ def _test(
     trials: int,
     groups: Sequence[str] | None,
 ) -> dict:
-    """The difference between a system's runs and the baseline's, and all tests except the bootstrap."""
+    """The difference between a system and the baseline, and all tests except the bootstrap."""
     ours, theirs = ([scorer.corpus(lines) for lines in runs] for runs in (system, base))
     tests: dict = {"difference": float(np.mean(ours) - np.mean(theirs)), "seeds": seed_test(theirs, ours)}
     tests["runs"] = [
@@ -298,7 +298,7 @@ def _test(
 
 
 def _p_values(tests: dict) -> dict[str, float]:
-    """The p value of each test; for tests of pairs of seeds, the largest."""
+    """The p value of each test; for tests of pairs of runs, the largest."""
     p_values = {name: tests[name] for name in ("t_test", "ks", "seeds") if tests.get(name) is not None}
     if "bootstrap" in tests:
         p_values["bootstrap"] = tests["bootstrap"]["p"]
@@ -315,7 +315,7 @@ def tables(report: dict) -> list[Table]:
         for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
             result.append(_test_table(report, base, of))
     if "by_length" in report:
-        names = [system["name"] for system in report["systems"]]  # kept reports have the scores by name
+        names = [system["name"] for system in report["systems"]]  # stored reports sort the scores by name
         result.append(length_table(report["by_length"], names, report["sentences"], report.get("baseline")))
     if "by_syntax" in report:
         result += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))

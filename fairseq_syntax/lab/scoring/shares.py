@@ -1,14 +1,13 @@
 """The share of a system's gain that is due to syntax, from its gains with the parse and with control parses.
 
-A control parse has the form of a parse and less, or nothing, of its syntax (:mod:`fairseq_syntax.lab.controls`).
-What a system gains with it over the baseline is not due to the syntax that the control leaves out, but to parameters,
-to one more objective, or to a bias towards neighbours. So of a system S, its twin S.c trained and tested on control
-c, and a baseline B::
+A control parse has the form of a parse but less syntax, or none (:mod:`fairseq_syntax.lab.controls`). A gain over the
+baseline with a control parse is not due to the missing syntax, but to parameters, to an additional objective, or to a
+bias towards neighbours. For a system S, the same system S.c trained and tested on the control c, and a baseline B::
 
     gain          = score(S) − score(B)
     gain with c   = score(S.c) − score(B)
     syntax        = score(S) − score(S.c)
-    kept with c   = gain with c / gain       the share of the gain that does not need the syntax
+    kept with c   = gain with c / gain       the share of the gain that does not need syntax
 
 Intervals are those of :class:`fairseq_syntax.lab.scoring.significance.Resampled`, over sentences and seeds.
 """
@@ -28,11 +27,11 @@ from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference,
 from fairseq_syntax.lab.scoring.tables import Table, number
 
 INTERVALS = "in brackets: 95 % intervals over sentences, and over seeds where there are several"
-DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
+DRAWS, DRAWS_BY = 10_000, 1000  # bootstrap draws for shares, and for shares by properties of the parse
 
 
 def signed(figures: Sequence[float]) -> str:
-    """A figure and its 95 % interval: ``+1.26 (+0.60 to +1.92)``."""
+    """A signed value with its 95 % interval: ``+1.26 (+0.60 to +1.92)``."""
     value, low, high = figures
     return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
 
@@ -43,7 +42,7 @@ def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[f
         return None
     score, scores = resampled.score, resampled.scores
     gains = scores[system] - scores[baseline]
-    # A draw without a gain has no share: it counts as above every other.
+    # A draw without a gain has no share; it counts as larger than all others.
     drawn = np.divide(scores[twin] - scores[baseline], gains, out=np.full_like(gains, np.inf), where=gains > 0)
     return [(score[twin] - score[baseline]) / (score[system] - score[baseline]), *bounds(drawn)]
 
@@ -56,17 +55,17 @@ def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> lis
     """The gain of every system, and the gain that remains with each control.
 
     Args:
-        resampled: the systems' scores, of a metric of which more is better; the twin of S that control c trained is
-            called ``S.c``
-        baseline: one of them
-        controls: names of controls; those of which a system has no twin are left out
+        resampled: the systems' scores in a metric where higher is better; system S trained on control c is called
+            ``S.c``
+        baseline: the name of the baseline
+        controls: the names of the controls; those that a system was not trained on are left out
 
     Returns:
-        for each system that is no twin: ``system``, ``seeds``, ``gain``, and ``controls`` by name with ``seeds``,
-        ``gain``, ``syntax`` and ``kept`` (None where the gain may be 0). Figures are [value, low, high].
+        for each system that is not a control: ``system``, ``seeds``, ``gain``, and ``controls`` by name with ``seeds``,
+        ``gain``, ``syntax`` and ``kept`` (None if the gain's interval contains 0). Values are [value, low, high].
     """
     runs = resampled.seeds
-    # of systems that may not be finished themselves
+    # also controls of systems that are not finished
     twins = {name for name in runs if any(name.endswith(f".{control}") for control in controls)}
     rows = []
     for system in runs:
@@ -103,10 +102,10 @@ def measure_by(
 
     Args:
         scorer, runs, draws, groups: as in :class:`.significance.Resampled`
-        parses: of the source's lines
+        parses: the parses of the source lines
 
     Returns:
-        ``{"property", "intervals"}``, and of each interval ``{"over", "to", "sentences", "rows"}``
+        for each property ``{"property", "intervals"}``, and for each interval ``{"over", "to", "sentences", "rows"}``
     """
     by_property = []
     for prop in properties:
@@ -133,8 +132,8 @@ def shares(
     """:func:`measure` in all metrics where higher is better.
 
     Returns:
-        ``baseline``, ``controls``, ``draws``; by metric: ``metrics``, gains and shares; ``own``, how much seeds differ
-        beyond what sentences make them differ (:meth:`.significance.Resampled.seed_spread`); ``by``, in intervals
+        ``baseline``, ``controls``, ``draws``; by metric, ``metrics`` (gains and shares), ``own`` (the variation between
+        seeds that sentences do not explain, :meth:`.significance.Resampled.seed_spread`) and ``by`` (in intervals)
     """
     report: dict[str, Any] = {"baseline": baseline, "controls": list(controls), "draws": DRAWS}
     report |= {"metrics": {}, "own": {}, "by": {}}
@@ -152,7 +151,7 @@ def shares(
 
 
 def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """The result of :func:`measure` as a table with a row for each system and control."""
+    """The result of :func:`measure` as a table with one row per system and control."""
     body = []
     for row in rows:
         first = [row["system"], signed(row["gain"])]
@@ -174,7 +173,7 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
 
 
 def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
-    """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
+    """One property of :func:`measure_by` as a table of gains and of parse minus control; None without rows."""
 
     def shown(figures: Sequence[float], sentences: int) -> str:
         return signed(figures) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
@@ -198,6 +197,6 @@ def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
 
 
 def percent(figures: Sequence[float]) -> str:
-    """A share and its interval in percent."""
+    """A share with its interval, in percent."""
     value, low, high = (number(100 * figure, 0) for figure in figures)
     return f"{value} % ({low} to {high})"

@@ -1,7 +1,7 @@
-"""A small table that can be rendered for a terminal or as Markdown.
+"""A small table, rendered for a terminal or as Markdown.
 
-By hand: tabulate would pad the cells of Markdown, so that one longer cell changes every row of a committed table, and
-measures East Asian text by a further library.
+We do not use tabulate: it pads Markdown cells, so one longer cell would change every row of a committed table, and it
+needs another library to measure East Asian text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Table:
-    """A title, a header, rows of text cells (the first column names the row) and notes below."""
+    """A title, a header, rows of text cells (the first column names the row), and notes below."""
 
     title: str
     header: list[str]
@@ -21,7 +21,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def render(self, style: str = "text") -> str:
-        """The table as ``text`` or ``markdown``, without a line feed at its end."""
+        """Render the table as ``text`` or ``markdown``, without a final line feed."""
         return {"text": self._text, "markdown": self._markdown}[style]()
 
     def _text(self) -> str:
@@ -44,26 +44,26 @@ class Table:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """``12.30``; ``–`` where there is no value."""
+    """Format a number as ``12.30``, or a missing one as ``–``."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def p_value(p: float | None, *, star: bool = True) -> str:
-    """A p value as text: ``0.012*`` (the star is optional and marks p < 0.05), ``<0.001*``, or ``–`` for none."""
+    """Format a p value as ``0.012*`` (the star is optional and marks p < 0.05), ``<0.001*``, or ``–`` for none."""
     if p is None or math.isnan(p):
         return "–"
     return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if star and p < 0.05 else "")
 
 
 def corrected(comparisons: int) -> str:
-    """The note on Holm's correction."""
+    """The note about Holm's correction."""
     if comparisons == 1:
         return "Holm: one comparison, nothing to correct; * below 0.05"
     return f"Holm: corrected for {comparisons} comparisons; * below 0.05"
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: East Asian wide characters take two, combining marks none."""
+    """The width on a terminal: East Asian wide characters take two columns, combining marks none."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
 

@@ -1,17 +1,17 @@
 """UAS and LAS of one CoNLL-U file against another, computed as in the CoNLL 2018 shared task.
 
-The two files must hold the same characters, spaces aside; their tokens, words and sentences may differ.  Words are
-first aligned: two words align where their tokens cover the same characters, and inside a stretch that a multi-word
-token of either file covers, by the longest common subsequence of their lower-cased forms.  Then, over aligned words,
+The two files must contain the same characters, ignoring spaces; their tokens, words and sentences may differ. Words are
+first aligned. Two words align if their tokens cover the same characters; within a stretch that a multi-word token of
+either file covers, words align by the longest common subsequence of their lowercased forms. An aligned word is correct
 
-    UAS: the system's head aligns to the gold head (or both words are roots)
-    LAS: and the universal part of the relation, up to the first `:`, is the same
+    for UAS, if the system's head aligns to the gold head (or both words are roots)
+    for LAS, if also the universal part of the relation, up to the first `:`, is the same
 
-with precision over the system's words, recall over the gold words, and F1, which is what is usually quoted.
-The definition: Zeman et al. (2018), CoNLL 2018 Shared Task, section 4.
+Precision is over the system's words, recall over the gold words; usually F1 is reported. The definition is from Zeman
+et al. (2018), CoNLL 2018 Shared Task, section 4.
 
-The program of the shared task that comes with Stanza (``udtools``) is under the GPL, and goes from word to head by
-recursion, which a chain of a thousand words ends; so it is what the tests compare with, and no part of this package.
+The shared task's program, which comes with Stanza (``udtools``), is under the GPL and follows heads recursively, which
+fails for a chain of a thousand words. Therefore it is not part of this package; the tests compare with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(frozen=True)
 class Score:
-    """Shares of correct words, in [0, 1], and the counts of words behind them."""
+    """Precision, recall and F1 in [0, 1], and the numbers of words behind them."""
 
     precision: float
     recall: float
@@ -40,8 +40,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Word:
-    """A syntactic word of a whole file: the characters [start, end) of its token, its head's index in the file (-1
-    for a root), its relation's universal part, and whether its token holds several words."""
+    """A syntactic word: the characters [start, end) of its token in the file, the index of its head in the file (-1 for
+    a root), the universal part of its relation, and whether its token contains several words."""
 
     form: str
     start: int
@@ -54,7 +54,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a file in order, and the characters of its tokens without spaces."""
+    """The words of a file, and the characters of its tokens without spaces."""
 
     words: list[Word]
     characters: str
@@ -62,12 +62,12 @@ class Words:
 
     @property
     def labelled(self) -> bool:
-        """Whether any word except roots has a specific relation (neither ``_`` nor ``dep``)."""
+        """Whether any word other than a root has a specific relation (neither ``_`` nor ``dep``)."""
         return any(word.head >= 0 and word.deprel not in ("_", "dep") for word in self.words)
 
 
 def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
-    """The words of all lines numbered through; `ParsedLine.heads` are 0-based over the line, a root its own head."""
+    """Number the words of all lines consecutively. (The heads in a ``ParsedLine`` are 0-based within the line.)"""
     words: list[Word] = []
     characters: list[str] = []
     position = 0
@@ -87,23 +87,23 @@ def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
 
 
 def evaluate(gold: Words, system: Words) -> dict[str, Score]:
-    """`Words`, `UAS` and, where both files have relations, `LAS`.
+    """Compute ``Words``, ``UAS`` and, if both files have relations, ``LAS``.
 
     Raises:
-        SyntaxDataError: the two files do not hold the same characters, or no words
+        SyntaxDataError: the characters of the two files differ, or there are no words
     """
     _check_characters(gold, system)
     if not gold.words:
         raise SyntaxDataError("there are no words to compare", path=gold.path)
     pairs = align(gold.words, system.words)
     to_gold = {s: g for g, s in pairs}
-    to_gold[-1] = -1  # roots; a system head that aligns to nothing must not be taken for one: it gets -2
+    to_gold[-1] = -1  # roots align to roots; -2 marks a system head that is not aligned
     same_head = [gold.words[g].head == to_gold.get(system.words[s].head, -2) for g, s in pairs]
     same_label = [gold.words[g].deprel == system.words[s].deprel for g, s in pairs]
 
     def score(correct: int) -> Score:
         n_gold, n_system, aligned = len(gold.words), len(system.words), len(pairs)
-        # F1, the harmonic mean, is the correct words over the mean of both counts.
+        # F1, the harmonic mean, equals the correct words divided by the mean of both counts.
         totals = (n_system, n_gold, (n_gold + n_system) / 2, aligned)
         precision, recall, f1, accuracy = (correct / total if total else 0.0 for total in totals)
         return Score(precision, recall, f1, accuracy, correct, n_gold, n_system, aligned)
@@ -115,13 +115,13 @@ def evaluate(gold: Words, system: Words) -> dict[str, Score]:
 
 
 def align(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]:
-    """Pairs (gold index, system index) of aligned words, in order."""
+    """Align words; returns pairs (gold index, system index) in order."""
     pairs: list[tuple[int, int]] = []
     g = s = 0
     while g < len(gold) and s < len(system):
         a, b = gold[g], system[s]
         if a.shares_token or b.shares_token:
-            # a plain word that began before the multi-word token and reaches into it aligns to nothing
+            # a plain word that begins before the multi-word token and extends into it is not aligned
             g += not a.shares_token and a.start < b.start
             s += not b.shares_token and b.start < a.start
             g_end, s_end = _stretch(gold, system, g, s, a.end if a.shares_token else b.end)
@@ -138,10 +138,10 @@ def align(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]
 
 
 def _stretch(gold: Sequence[Word], system: Sequence[Word], g: int, s: int, end: int) -> tuple[int, int]:
-    """The end of the words under a multi-word token that ends at ``end``, and under tokens that overlap it.
+    """The end of the words within a multi-word token that ends at ``end``, or within tokens that overlap it.
 
-    As in the shared task's program, words are taken in the order of their first characters until none that lies inside
-    is left, so a plain word that reaches out of the stretch is taken where one behind it lies inside.
+    As in the shared task's program, words are taken in the order of their first characters until none inside is left,
+    so a plain word that extends beyond the stretch is included if a later word lies inside.
     """
 
     def inside(words: Sequence[Word], i: int) -> bool:
@@ -162,7 +162,7 @@ def _stretch(gold: Sequence[Word], system: Sequence[Word], g: int, s: int, end: 
 def _align_forms(
     gold: Sequence[Word], system: Sequence[Word], gold_range: range, system_range: range
 ) -> list[tuple[int, int]]:
-    """Longest common subsequence of forms; among equals the one that drops gold words first."""
+    """The longest common subsequence of forms; ties are resolved by dropping gold words first."""
     rows, columns = len(gold_range), len(system_range)
     longest = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in reversed(range(rows)):
@@ -185,7 +185,7 @@ def _align_forms(
 
 
 def _without_spaces(form: str) -> str:
-    # As the shared task's program: tabs and line feeds are no "Zs".
+    # As in the shared task's program, where tabs and line feeds do not count as spaces.
     return "".join(c for c in form if unicodedata.category(c) != "Zs")
 
 

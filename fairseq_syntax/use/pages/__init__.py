@@ -1,1 +1,1 @@
-"""Self-contained HTML pages that draw a sentence: its parse, its translations, attention."""
+"""Self-contained HTML pages that show a sentence with its parse, translations and attention."""

@@ -21,7 +21,7 @@ __all__ = ["Exhibit", "Output", "Tree"]
 
 @dataclass
 class Tree:
-    """Heads (0-based, a root its own) and labels of the words; ``p``: the probability of each arc, if known."""
+    """The words' heads (0-based, a root is its own head) and labels; ``p``: the probability of each arc, if known."""
 
     heads: list[int]
     labels: list[str]
@@ -32,9 +32,9 @@ class Tree:
 class Output:
     """A system's translation of a sentence.
 
-    ``attention``: by kind (``encoder``, ``cross``, ``decoder``) the weights [H, rows, columns] of each layer; empty for
-    translations from a file. Columns of ``encoder`` and ``cross`` are the source's pieces and ``</s>``; rows of
-    ``cross`` and ``decoder`` are ``pieces``.
+    ``attention``: for each kind (``encoder``, ``cross``, ``decoder``), the weights [H, rows, columns] of each layer;
+    empty for translations from a file. The columns of ``encoder`` and ``cross`` are the source's pieces and ``</s>``;
+    the rows of ``cross`` and ``decoder`` are ``pieces``.
     """
 
     text: str
@@ -47,9 +47,9 @@ class Output:
 class Exhibit:
     """A sentence with its parses, translations and attention.
 
-    ``number`` counts from 1; ``counts`` is the number of pieces of each word; ``pieces`` the source's, with ``</s>``;
-    ``arcs`` the parser's distribution: (dependent, head, label, p), head = dependent for the root; ``spans`` the word
-    spans ``[start, end)`` of the sentences in the line, none where there is no parse.
+    ``number`` is 1-based; ``counts``: the number of pieces of each word; ``pieces``: the source's, with ``</s>``;
+    ``arcs``: the parser's distribution as (dependent, head, label, p), where a root is its own head; ``spans``: the
+    word spans ``[start, end)`` of the sentences in the line, empty without a parse.
     """
 
     number: int
@@ -66,9 +66,9 @@ class Exhibit:
 
 
 def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
-    """An exhibit of a sentence that is not in a dataset, from its parse (if any) and its pieces with ``</s>``.
+    """The exhibit of a sentence outside a dataset, from its parse (if any) and its pieces with ``</s>``.
 
-    The line's tokens must know how many pieces they have. A line that is not ``parsed`` has words and no tree.
+    The tokens of the line must record their numbers of pieces. A line that is not ``parsed`` has words but no tree.
     """
     if line is None:
         words = [word_of([piece]) for piece in pieces[:-1]]
@@ -78,7 +78,7 @@ def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
     names = inventory.labels
     tags = [names["upos"][i] for i in stored.upos]
     exhibit = Exhibit(1, text_of(line), "", [t.form for t in line.tokens], tags, list(stored.pieces), pieces)
-    if not line.parsed:  # its heads stand for nothing
+    if not line.parsed:  # its heads are meaningless
         return exhibit
     exhibit.arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
     labels = [names["deprel"][i] for i in stored.deprel]
@@ -91,14 +91,14 @@ def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]])
     mass: dict[tuple[int, int], float] = {}
     for dependent, head, _, p in arcs:
         mass[dependent, head] = mass.get((dependent, head), 0.0) + p
-    # 0: so improbable that the parser's threshold left it out, as heads of a tree can be.
+    # 0 if the parser's threshold left the arc out, which can happen to arcs of the tree.
     return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
 
 
 def show_model(
     exhibit: Exhibit, name: str, translator: Translator, dataset: Any, number: int, on_step: OnStep | None = None
 ) -> None:
-    """Add a model's translation of a sentence (0-based) of a dataset, its attention, and its predicted tree."""
+    """Add a model's translation of a dataset's sentence (0-based), its attention and the tree that it predicts."""
     best, attention = translator.read(dataset, number, on_step)
     exhibit.outputs[name] = Output(best.text, {"log-probability": best.score}, best.pieces, attention)
     try:
@@ -107,7 +107,7 @@ def show_model(
         return
     if exhibit.words:
         weights = attention["encoder"][place[0]][place[1]]
-        # Without a parse, the line is one sentence.
+        # An unparsed line counts as one sentence.
         heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
         p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]

@@ -1,4 +1,4 @@
-"""Fonts for text in any script: matplotlib takes each letter from the first font that has it."""
+"""Fonts for text in any script: matplotlib draws each character with the first font that contains it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FAMILIES = (
     "Noto Sans Thai",
     "Noto Sans Symbols2",
 )
-# For a browser, which shapes and falls back by itself once the families are named; Japanese before Chinese only where
-# the text is marked as such (lang attribute).
+# For browsers, which shape text and fall back by themselves once the families are named. They prefer Japanese to
+# Chinese fonts only if the lang attribute says so.
 CSS = ", ".join(f'"{family}"' for family in ("Noto Sans", *FAMILIES[2:])) + ", system-ui, sans-serif"
 HINT = "install Noto fonts (Debian: fonts-noto-core fonts-noto-cjk)"
 
@@ -38,9 +38,9 @@ def any_script(language: str | None = None):
     """A context in which matplotlib draws text with the installed fonts of :data:`FAMILIES`.
 
     Args:
-        language: of the text: for ``ja`` the Japanese forms of the characters go before the Chinese
+        language: the text's language; ``ja`` prefers the Japanese forms of characters to the Chinese ones
     """
-    # fairseq and stanza turn logging on for everybody
+    # fairseq and stanza configure the root logger
     if logging.getLogger("matplotlib").level == logging.NOTSET:
         logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
@@ -54,7 +54,7 @@ def any_script(language: str | None = None):
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        # paths in SVG: the picture looks the same where the fonts are not installed
+        # glyphs as paths, so that SVG files look the same without these fonts
         with matplotlib.rc_context({"font.family": families or ["sans-serif"], "svg.fonttype": "path"}):
             yield
     finally:

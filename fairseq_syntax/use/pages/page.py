@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of exhibits."""
+"""Self-contained HTML pages that show exhibits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
 
     Args:
         exhibits: at least one
-        src, tgt: language codes, for fonts and the direction of writing
-        title: of the page
+        src, tgt: language codes, for fonts and the writing direction
+        title: the page's title
 
-    Attention weights are kept in eight bits, 1/255 apart.
+    Attention weights are stored in eight bits, in steps of 1/255.
     """
     data = {"src": src.split("_")[0], "tgt": tgt.split("_")[0], "sentences": [exhibit_data(e) for e in exhibits]}
     return self_contained(_HERE / "page.html", title=title, data=data)
@@ -34,12 +34,12 @@ def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
 
 def self_contained(template: Path, *, title: str, data: Any) -> str:
     """Fill a template with the shared drawing code, a title and data."""
-    # "</script>" in a sentence must not end the script; in JSON, < may be written as an escape
+    # "</script>" in a sentence must not end the script element, so < is escaped
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = template.read_text(encoding="utf-8")
     for mark, value in (
-        # The style sheet and the script hold marks of their own. The data come last: a sentence may
-        # look like a mark.
+        # Placeholders occur in the style sheet and the script. The data are filled in last, because a sentence may
+        # look like a placeholder.
         ("__DRAWING_CSS__", (_HERE / "drawing.css").read_text(encoding="utf-8")),
         ("__DRAWING_JS__", (_HERE / "drawing.js").read_text(encoding="utf-8")),
         ("__FONTS__", CSS),
@@ -65,13 +65,13 @@ def exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
 
 def _output(output: Output) -> dict:
     attention = {kind: [_layer(w) for w in layers] for kind, layers in output.attention.items()}
-    # JSON has no infinity: the score of what a model holds for impossible is not shown.
+    # JSON has no infinity, so the score of a translation with probability 0 is left out.
     scores = {name: round(score, 4) for name, score in output.scores.items() if math.isfinite(score)}
     return {**vars(output), "scores": scores, "attention": attention}
 
 
 def _layer(weights: np.ndarray) -> dict:
-    """Weights [H, rows, columns] as bytes."""
+    """Encode weights [H, rows, columns] as bytes."""
     heads, rows, columns = weights.shape
     small = np.round(np.clip(weights, 0, 1) * 255).astype(np.uint8)
     return {"heads": heads, "rows": rows, "columns": columns, "data": base64.b64encode(small.tobytes()).decode()}

@@ -1,1 +1,1 @@
-"""An HTTP server for trained models: it batches requests, and has a page for trying out models."""
+"""An HTTP server for trained models, with batching and a web page for trying them out."""

@@ -57,17 +57,17 @@ def create_app(
     """Create the application.
 
     Args:
-        service: does the work; it is closed when the application stops
-        timeout: seconds for the answer to a request
-        max_bytes: of a request
-        hosts: that it answers as (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None: any
-        examples: sentences to choose from on the page
+        service: parses and translates; closed when the application stops
+        timeout: maximum time per request, in seconds
+        max_bytes: maximum size of a request's body
+        hosts: accepted host names (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None accepts any
+        examples: example sentences on the page
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        # What could be answered has been: uvicorn waits for answers before it comes here.
+        # uvicorn shuts the application down after the open requests have been answered.
         await asyncio.to_thread(service.close, 0.1)
 
     app = FastAPI(
@@ -75,7 +75,7 @@ def create_app(
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,
     )
     page, page_policy = playground(models_of(service), examples)
@@ -91,9 +91,9 @@ def create_app(
         request: Request,
         body: Annotated[TranslateRequest, Body(openapi_examples=REQUEST_EXAMPLES)],  # type: ignore[arg-type]
     ) -> Any:
-        """Translate text, tokens or parses: one sentence or several, with one model or several.
+        """Translate one or several sentences, given as text, tokens or parses, with one or several models.
 
-        A body with `q`, `source` and `target`, or a form with these, is answered as LibreTranslate does.
+        A JSON body or a form with `q`, `source` and `target` is answered in LibreTranslate's format.
         """
         work = service.translate(body, deadline=time.monotonic() + timeout)
         return await in_time(work, request, timeout)
@@ -142,7 +142,7 @@ def create_app(
         return _reason(500, "a defect of the server; its log says more")
 
     app.include_router(router)
-    # What is added last is outermost: requests that are refused for their host are counted, too.
+    # The middleware added last is outermost, so requests rejected for their host are counted too.
     paths = frozenset(app.openapi()["paths"])
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(Guard, max_bytes=max_bytes, answered=service.metrics.answered, paths=paths)
@@ -170,5 +170,5 @@ def models_of(service: Service) -> Models:
 
 
 def _reason(status: int, text: str) -> JSONResponse:
-    # lone surrogates of a request cannot be sent back
+    # an error message may quote lone surrogates, which UTF-8 cannot encode
     return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, status)

@@ -1,7 +1,7 @@
 """Dynamic batching in a worker thread, with fair queueing, deadlines and preemption.
 
-Who waits is served by start-time fair queueing (Goyal, Vin and Cheng, 1996): an item's turn comes after as much work as
-its own request has asked for before it, so that a large request delays its own later items and not those of others.
+The queue uses start-time fair queueing (Goyal, Vin and Cheng, 1996): an item is scheduled after the earlier work of its
+own request, so a large request delays its own later items but not those of other requests.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fairseq_syntax.inference.search_control import OnStep
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-LIGHT = 0.25  # what may interrupt a batch: at most this share of its heaviest item
-PATIENCE = 0.2  # seconds that a batch has before it is interrupted: most are over by then
+LIGHT = 0.25  # an item may interrupt a batch if its weight is at most this share of the heaviest item's
+PATIENCE = 0.2  # seconds before a batch can be interrupted; most batches finish earlier
 
 
 class Cancelled(TimeoutError):
-    """Before its work was done, an item was cancelled or late, or the stage was closed."""
+    """An item was cancelled, missed its deadline, or was still unfinished when the stage was closed."""
 
 
 class _Answer(Future[Result]):
-    """A future that records cancellation also while its item is being processed."""
+    """A future that also records a cancellation while its item is being processed."""
 
     unwanted = False
 
@@ -51,9 +51,9 @@ class _Entry(Generic[Item, Result]):
 
 
 class RunningBatches:
-    """The weights of the batches that some stages are working on, where heavy ones wait for light ones to be over.
+    """The weights of the batches that several stages are processing; heavy batches wait for light ones.
 
-    They would share the processors otherwise: another model's short sentence would take twice as long.
+    Otherwise they would compete for the processors, and another model's short sentence would take twice as long.
     """
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class RunningBatches:
 
     @contextmanager
     def batch(self, weight: float) -> Iterator[None]:
-        """While a batch is worked on whose heaviest item has this weight."""
-        # Atomic, and nobody waits for it: only a removal is told.
+        """Register a batch for the duration of the context; ``weight`` is that of its heaviest item."""
+        # Appending is atomic, and only removals have waiters to notify.
         self._weights.append(weight)
         try:
             yield
@@ -73,8 +73,8 @@ class RunningBatches:
                 self._changed.notify_all()
 
     def wait_for_light(self, most: float, seconds: float) -> bool:
-        """Wait until no batch of at most this weight is worked on, or some seconds; whether there was one."""
-        if not any(weight <= most for weight in tuple(self._weights)):  # looked at without the lock in every step
+        """Wait, at most for some seconds, until no batch up to this weight is running; return whether there was one."""
+        if not any(weight <= most for weight in tuple(self._weights)):  # checked in every step, so without the lock
             return False
         with self._changed:
             self._changed.wait_for(lambda: not any(weight <= most for weight in self._weights), seconds)
@@ -84,23 +84,24 @@ class RunningBatches:
 class Stage(Generic[Item, Result]):
     """A worker thread that processes waiting items in batches.
 
-    It never waits for more to come: while a batch is worked on, the next one gathers.
+    It never waits for a batch to fill up: while one batch is processed, the next one gathers.
 
     Args:
-        name: of the thread
-        work: ``work(key, items, on_step, nested)``: what is done with a batch of items of one key; one result for each,
-            in their order, or an exception in its place. It calls ``on_step`` between its own steps, as
-            :class:`.search_control.SearchControl` does. That gives the numbers of items that nobody waits for any
-            more, and raises :class:`Cancelled` where there are no others. In it a light batch may be worked on: with
-            ``nested`` true, and an ``on_step`` that does not do so again.
-        size: the most items of a batch
-        weight: of a batch with its padding, at most: items times the heaviest of them. A heavier item goes alone.
-        batch_done: called with the key and the number of items after each batch, in the thread
-        patience: seconds that a batch has before a light one may interrupt it
-        running: shared with other stages, for whose light batches a heavy one waits
+        name: the name of the thread
+        work: ``work(key, items, on_step, nested)`` processes a batch of items with the same key. It returns one result
+            (or exception) per item, in order. Between its steps it calls ``on_step``, as
+            :class:`.search_control.SearchControl` does, which returns the indices of items that have been cancelled,
+            and raises :class:`Cancelled` if all have. During this call, a light batch may be processed, with ``nested``
+            true; it cannot be interrupted itself.
+        size: the maximum number of items in a batch
+        weight: the maximum weight of a batch including padding (the number of items times the largest weight). A
+            heavier item forms a batch by itself.
+        batch_done: called in the worker thread after each batch, with the key and the number of items
+        patience: seconds before a light batch may interrupt a running one
+        running: shared with other stages, so that heavy batches wait for their light ones
 
-    Where ``work`` raises, the batch is halved and tried again, so that an item that cannot be worked on spoils nobody
-    else's; the exception is its own result.
+    If ``work`` raises, the batch is halved and tried again, so an item that fails does not affect the others; its
+    result is the exception.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class Stage(Generic[Item, Result]):
         self._running = running or RunningBatches()
         self._waiting: dict[_Entry[Item, Result], None] = {}  # in the order of arrival
         self._changed = threading.Condition()
-        self._clock = 0.0  # the turn of what is worked on
-        self._turns: dict[Hashable, float] = {}  # of the next item of each request
+        self._clock = 0.0  # virtual time: the start tag of the batch in progress
+        self._turns: dict[Hashable, float] = {}  # the start tag of each request's next item
         self._closed = self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -134,24 +135,24 @@ class Stage(Generic[Item, Result]):
         request: Hashable = None,
         deadline: float = float("inf"),
     ) -> Future[Result]:
-        """Put an item into the queue.
+        """Add an item to the queue.
 
-        Cancelling what is returned takes it out again; if it is being worked on, its work ends at the next step.
+        Cancelling the returned future removes the item; if it is being processed, its processing ends at the next step.
 
         Args:
-            key: items of one key may go into one batch
-            weight: the work that it is
-            request: whose item it is; None: one of its own
-            deadline: in seconds of ``time.monotonic``; after it the result is :class:`Cancelled`
+            key: only items with the same key share a batch
+            weight: the amount of work
+            request: the request that the item belongs to; None for a request of its own
+            deadline: on the clock of ``time.monotonic``; afterwards the result is :class:`Cancelled`
         """
         with self._changed:
             if self._closed:
                 raise RuntimeError("this stage is closed")
-            # After the request's earlier work; of one that was idle, now: it saves up no turns.
+            # After the request's earlier work, but not before now: an idle request earns no credit.
             turn = max(self._clock, self._turns.get(request, 0.0)) if request is not None else self._clock
             entry: _Entry[Item, Result] = _Entry(item, key, weight, turn, deadline)
             if request is not None:
-                if len(self._turns) > 1024:  # what is over by now has the clock's turn anyway
+                if len(self._turns) > 1024:  # tags that have passed equal the clock anyway
                     self._turns = {name: at for name, at in self._turns.items() if at > self._clock}
                 self._turns[request] = turn + weight
             self._waiting[entry] = None
@@ -164,13 +165,13 @@ class Stage(Generic[Item, Result]):
         return len(self._waiting)
 
     def close(self, seconds: float | None = None) -> bool:
-        """Finish what was submitted, then end the thread. Nothing can be submitted any more.
+        """Process the items that were submitted, then end the thread. No further items are accepted.
 
         Args:
-            seconds: after which what is left is cancelled (default: never)
+            seconds: time limit, after which remaining items are cancelled (default: none)
 
         Returns:
-            whether the thread has ended: work without steps may go on
+            whether the thread has ended; work that makes no steps may still be running
         """
         with self._changed:
             self._closed = True
@@ -178,7 +179,7 @@ class Stage(Generic[Item, Result]):
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._stopped = True
-            # What has steps ends at its next one.
+            # Work that makes steps ends at its next one.
             self._thread.join(1.0)
         return not self._thread.is_alive()
 
@@ -197,11 +198,11 @@ class Stage(Generic[Item, Result]):
             self._begin(chosen)
 
     def _choose(self, waiting: list[_Entry[Item, Result]], most: float) -> list[_Entry[Item, Result]]:
-        """Take the next entry from the queue, with others of its key that fit into one batch."""
+        """Take the next entry from the queue, and others with its key that fit into the batch."""
         queue = sorted(waiting, key=lambda entry: entry.turn)
         first = queue[0]
         chosen, heaviest = [first], first.weight
-        # Light entries are served before others' earlier turns: the clock does not go back.
+        # A light entry may overtake entries with earlier tags; the clock never goes back.
         self._clock = max(self._clock, first.turn)
         for entry in queue[1:]:
             if len(chosen) == self._size:
@@ -209,7 +210,7 @@ class Stage(Generic[Item, Result]):
             if entry.key != first.key:
                 continue
             heaviest = max(heaviest, entry.weight)
-            # No `continue`: lighter entries behind this one must not overtake it.
+            # Not `continue`: lighter entries behind this one must not overtake it.
             if (len(chosen) + 1) * heaviest > most:
                 break
             chosen.append(entry)
@@ -218,8 +219,8 @@ class Stage(Generic[Item, Result]):
         return chosen
 
     def _begin(self, chosen: list[_Entry[Item, Result]], *, nested: bool = False) -> None:
-        """Process a batch without its cancelled entries."""
-        # From here on the future does not let itself be cancelled, and `unwanted` says it.
+        """Process a batch, except for its cancelled entries."""
+        # A running future cannot be cancelled any more; `unwanted` records the wish.
         batch = [entry for entry in chosen if entry.future.set_running_or_notify_cancel()]
         for entry in batch:
             if entry.unwanted() or self._stopped:
@@ -239,13 +240,13 @@ class Stage(Generic[Item, Result]):
                 raise RuntimeError(f"{len(results)} results of {len(batch)} items")
         except Cancelled as error:
             results = [error] * len(batch)
-        except BaseException as error:  # whatever it is, the next batch is to be worked on
+        except BaseException as error:  # whatever happened, the thread goes on with the next batch
             if len(batch) > 1:
                 self._finish(batch[: len(batch) // 2], nested)
                 self._finish(batch[len(batch) // 2 :], nested)
                 return
             if not isinstance(error, Exception) or isinstance(error, StopIteration):
-                # Awaited, SystemExit would end the server's loop, and StopIteration is none that can be awaited.
+                # Awaiting SystemExit would end the server's event loop, and StopIteration cannot be awaited.
                 error = RuntimeError(f"{type(error).__name__}: {error}")
             results = [error]
         for entry, result in zip(batch, results, strict=True):
@@ -255,8 +256,8 @@ class Stage(Generic[Item, Result]):
                 entry.future.set_result(result)
 
     def _interrupt(self, most: float) -> bool:
-        """Process a batch of light entries, if there are any; whether there were."""
-        if not self._waiting:  # looked at without the lock in every step
+        """Process a batch of light entries, if any; return whether there were any."""
+        if not self._waiting:  # checked in every step, so without the lock
             return False
         with self._changed:
             light = [entry for entry in self._waiting if entry.weight <= most]
@@ -268,14 +269,14 @@ class Stage(Generic[Item, Result]):
 
 
 class _Steps(Generic[Item, Result]):
-    """The step callback of a batch: reports cancelled items, and lets light batches preempt.
+    """The step callback of a batch: reports cancelled items, and lets light batches interrupt.
 
-    A batch gives away at most half of its time.
+    Interruptions take at most half of a batch's time.
     """
 
     def __init__(self, stage: Stage[Item, Result], batch: list[_Entry[Item, Result]], nested: bool) -> None:
         self._stage, self._batch, self._nested = stage, batch, nested
-        # Below 1, so that the batch does not wait for itself among the running ones.
+        # LIGHT is below 1, so the batch does not wait for itself.
         self._light = LIGHT * max(entry.weight for entry in batch)
         self._begin, self._away = time.monotonic(), 0.0
 
@@ -285,7 +286,7 @@ class _Steps(Generic[Item, Result]):
             raise Cancelled
         if not self._nested:
             now, stage = time.monotonic(), self._stage
-            # Its own work, now - begin - away, less its patience and the time that it gave away.
+            # The batch's own time (now - begin - away), less its patience and the time of earlier interruptions.
             left = now - self._begin - stage._patience - 2 * self._away
             if left >= 0 and (stage._interrupt(self._light) or stage._running.wait_for_light(self._light, left)):
                 self._away += time.monotonic() - now

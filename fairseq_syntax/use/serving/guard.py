@@ -1,6 +1,6 @@
-"""Protection from clients: host names, request sizes, timeouts and disconnects.
+"""Limits for clients: host names, request sizes, timeouts and disconnects.
 
-The size of a request's head is uvicorn's matter. Who sends slowly holds up nobody else; a proxy cuts such clients off.
+uvicorn limits the size of a request's headers. Slow senders do not block other clients; a proxy can disconnect them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fairseq_syntax.use.serving.batching import Cancelled
 
 
 def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:
-    """The hosts that Starlette's ``TrustedHostMiddleware`` accepts; None: any.
+    """The host names for Starlette's ``TrustedHostMiddleware``; None accepts any.
 
-    One that listens on this machine alone is asked as ``localhost`` or by address. Another name in a browser's request
-    says that a page from elsewhere, whose name was made to point here, wants to read the answers (DNS rebinding).
+    A server that listens on the loopback interface is addressed as ``localhost`` or by its IP address. Any other name
+    in a browser's request means DNS rebinding: a foreign page has pointed its own name here to read the answers.
 
     Args:
         listening: the address that the server listens on
-        further: names that a proxy passes on, such as ``translate.example.org`` or ``*.example.org``; ``*`` for any
+        further: names that a proxy passes on, such as ``translate.example.org`` or ``*.example.org``; ``*`` accepts any
     """
     further = [name.lower().rstrip(".") for name in further]
     try:
@@ -42,10 +42,10 @@ class Guard:
     """ASGI middleware that bounds the size of requests, and counts them.
 
     Args:
-        app: what comes after
-        max_bytes: of a body; more is answered 413
-        answered: called with path, status and seconds of each answer
-        paths: those that are counted under their own names; others are ``other``
+        app: the application that is wrapped
+        max_bytes: maximum size of a body; larger ones are answered with status 413
+        answered: called with the path, status and seconds of each answer
+        paths: the paths that are reported by name; all others are reported as ``other``
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Guard:
         async def limited() -> Message:
             nonlocal size
             message = await receive()
-            # As it comes: a body in chunks does not say before how large it is.
+            # Counted on arrival, since a chunked body does not announce its size.
             size += len(message.get("body", b""))
             if size > self.max_bytes:
                 raise HTTPException(413, f"the request is larger than {self.max_bytes} bytes")
@@ -79,26 +79,28 @@ class Guard:
 
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may have read the other one: what follows could be a request of somebody else's (RFC 9112, 6.1).
+            # A proxy may have used the other header, so the rest could be taken for another client's request
+            # (request smuggling; RFC 9112, section 6.1).
             reason = {"detail": "Content-Length and Transfer-Encoding exclude each other"}
             await JSONResponse(reason, 400, headers={"connection": "close"})(scope, receive, answer)
             return
         try:
             await self.app(scope, limited, answer)
-        except Exception:  # answered by Starlette's own middleware, which is outside of this
+        except Exception:  # Starlette's outer middleware answers it
             count(500)
             raise
 
 
 async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: float) -> Any:
-    """Await work for a client; it is cancelled on a timeout or when the client disconnects.
+    """Await work for a client, and cancel it on a timeout or when the client disconnects.
 
     Args:
-        request: one whose body has been read
+        request: the client's request, whose body has been read
+        timeout: seconds
 
     Raises:
-        HTTPException: 504: it takes longer than ``timeout`` seconds; 499, which nobody reads: the client has gone; 503:
-            the server ends
+        HTTPException: 504 after the timeout; 499, which nobody reads, if the client has disconnected; 503 if the server
+            is shutting down
     """
 
     async def disconnected() -> None:
@@ -108,11 +110,11 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        # The stages look at the clock themselves, and may drop the work just before this timeout.
+        # The stages check the deadline themselves, and may cancel the work just before this timeout.
         if task.done() and not isinstance(task.exception(), Cancelled):
             return task.result()
         raise HTTPException(499 if gone.done() else 504, f"no translation within {timeout:g} seconds")
-    except asyncio.CancelledError:  # by uvicorn, when its grace period is over
+    except asyncio.CancelledError:  # uvicorn cancels open requests after its grace period
         if task.cancelled():
             raise
         raise HTTPException(503, "the server ends") from None

@@ -1,7 +1,7 @@
-"""LibreTranslate's API, so that its clients work with this server.
+"""LibreTranslate's API, so that LibreTranslate clients work with this server.
 
-As of LibreTranslate 1.6: ``POST /translate`` with ``q``, ``source``, ``target`` and ``format``, and ``GET /languages``.
-Errors are ``{"error": reason}``.
+It follows LibreTranslate 1.6: ``POST /translate`` with ``q``, ``source``, ``target`` and ``format``, and
+``GET /languages``. Errors are ``{"error": reason}``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fairseq_syntax.use.serving.guard import in_time
 from fairseq_syntax.use.serving.messages import MAX_BEAM, MAX_CHARACTERS, MAX_SENTENCES, FromText, explained
 from fairseq_syntax.use.serving.service import Service
 
-# White space that no translation changes: at either end, with a line's end in it, and after a sentence, which is where
-# a mark with its quotes is followed by what is no small letter. Each form begins where white space begins, and markup
-# that is not closed ends with the text: so the time is linear in the length.
+# White space that separates the units of translation: at both ends, around line breaks, and after a sentence (final
+# punctuation and closing quotes that are not followed by a lowercase letter). Every alternative starts at the first
+# white-space character, and unclosed markup extends to the end of the text, so matching takes linear time.
 _BETWEEN = re.compile(
     r"(\A\s+|(?<!\s)\s+\Z|(?<!\s)\s*\n\s*"
     r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+(?=[^\sa-zß-öø-ÿ]))"
@@ -45,12 +45,12 @@ sl Slovenian, sv Swedish, th Thai, tr Turkish, uk Ukrainian, vi Vietnamese, zh C
 
 
 def language(code: str) -> str:
-    """The language of a code: ``en`` for ``en_US`` and ``en-us``."""
+    """The language of a locale code: ``en`` for ``en_US`` and ``en-us``."""
     return re.split(r"[-_]", code.lower())[0]
 
 
 def languages_of(service: Service) -> list[dict[str, Any]]:
-    """The response of ``/languages``: the source language, and the target languages of the models."""
+    """The response of ``/languages``: the source language and the models' target languages."""
     source = language(service.models[service.default].source_lang)
     targets = sorted({language(model.target_lang) for model in service.models.values()})
     names: dict[str, str] = dict(pair.split() for pair in _NAMES.split(","))
@@ -61,11 +61,11 @@ def languages_of(service: Service) -> list[dict[str, Any]]:
 
 
 def route_of(service: Service, timeout: float) -> type[APIRoute]:
-    """A route class that answers LibreTranslate's requests (forms, and JSON with ``q``) itself.
+    """A route class that handles LibreTranslate requests (forms, and JSON with ``q``) and passes on all others.
 
     Args:
-        service: translates
-        timeout: seconds for an answer
+        service: parses and translates
+        timeout: maximum time per request, in seconds
     """
 
     class Route(APIRoute):
@@ -75,8 +75,8 @@ def route_of(service: Service, timeout: float) -> type[APIRoute]:
             async def handler(request: Request) -> Response:
                 kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
                 try:
-                    body = await request.body()  # which Starlette keeps: `otherwise` reads it again
-                except ClientDisconnect:  # within the body, or uvicorn has answered that it is broken
+                    body = await request.body()  # Starlette keeps the body, so `otherwise` can read it again
+                except ClientDisconnect:  # in the middle of the body, or uvicorn has rejected a malformed one
                     return Response(status_code=499)
                 try:
                     fields = _fields(kind, body)
@@ -105,7 +105,7 @@ def _fields(kind: str, body: bytes) -> dict[str, Any] | None:
             raise SyntaxDataError(f"Invalid request: {error}") from error
         return {name: values if name == "q" and len(values) > 1 else values[0] for name, values in fields.items()}
     try:
-        # Only where it may be one: other bodies are parsed by FastAPI.
+        # FastAPI parses all other bodies, so parse only what may be LibreTranslate's.
         value = json.loads(body) if b'"q"' in body else None
     except (ValueError, RecursionError):
         return None
@@ -141,18 +141,18 @@ async def _translated(service: Service, fields: Mapping[str, Any], deadline: flo
         raise SyntaxDataError(f"{target} is not available as a target language from {source_lang}")
     sentences: list[str] = []
     joins = [_apart(text, sentences, markup=form == "html") for text in texts]
-    translations: list[list[str]] = [[] for _ in sentences]  # of each sentence, best first
+    translations: list[list[str]] = [[] for _ in sentences]  # per sentence, best first
     ranks = range(int(number) + 1)
     if sentences:
         request = FromText(text=sentences, model=model, nbest=len(ranks))
         for hypothesis in (await service.translate(request, deadline)).translations:
             translations[hypothesis.sentence].append(hypothesis.text)
-    # A search may have fewer translations than were asked for: the last one stands for the rest.
+    # A search may return fewer translations than requested; the last one is repeated.
     joined = [[join([best[min(rank, len(best) - 1)] for best in translations]) for rank in ranks] for join in joins]
     result: dict[str, list[Any]] = {"translatedText": [best for best, *_ in joined]}
     if len(ranks) > 1:
         result["alternatives"] = [others for _, *others in joined]
-    if source == "auto":  # nothing is detected: there is one language
+    if source == "auto":  # there is only one source language, so nothing is detected
         result["detectedLanguage"] = [{"confidence": 0, "language": language(source_lang)}] * len(texts)
     return result if several else {name: values[0] for name, values in result.items()}
 
@@ -161,12 +161,12 @@ def _apart(text: str, sentences: list[str], *, markup: bool) -> Callable[[Sequen
     """Split a text into sentences; returns a function that joins their translations.
 
     Args:
-        sentences: takes the text's sentences
-        markup: whether it is HTML, of which only the text between the tags is translated
+        sentences: the list to which the text's sentences are appended
+        markup: whether the text is HTML, in which only the text between tags is translated
     """
-    parts: list[str | int] = []  # what stays, and the numbers of sentences
+    parts: list[str | int] = []  # text that is kept, and indices of sentences
     for place, part in enumerate(_MARKUP.split(text) if markup else [text]):
-        if place % 2:  # what the pattern's group has matched
+        if place % 2:  # separators, captured by the group of the pattern
             parts.append(part)
             continue
         for gap, piece in enumerate(_BETWEEN.split(html.unescape(part) if markup else part)):

@@ -24,11 +24,11 @@ from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu, read_conllu,
 from fairseq_syntax.use import BEAM
 
 MAX_SENTENCES = 64
-MAX_CHARACTERS = 2000  # of a sentence
-MAX_TOKENS = 250  # of a sentence
+MAX_CHARACTERS = 2000  # per sentence
+MAX_TOKENS = 250  # per sentence
 MAX_BEAM = 16
-# The most pieces of a translation: of so many source pieces, with </s>, and beyond them. A model that repeats itself
-# goes on until then.
+# The maximum length of a translation in pieces, relative to the source (with </s>) and absolute. A model that repeats
+# itself continues up to this limit.
 PIECES_A, PIECES_B = 2.0, 50
 
 EXAMPLE_CONLLU = """\
@@ -42,14 +42,14 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS,
 Form = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^\S+$")]
 Tokens = Annotated[list[Form], Field(min_length=1, max_length=MAX_TOKENS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-# JSON has one kind of number: 4.0 is whole
+# JSON does not distinguish 4.0 from 4
 Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
 
 
 class Options(BaseModel):
-    """Options of a request, whatever form its sentences have."""
+    """The options that all forms of a request have."""
 
-    # strict: "5" is no number and 0 no truth value, as the description has it
+    # strict, as in the OpenAPI description: "5" is not a number, and 0 is not a boolean
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_SENTENCES)] | None = Field(
@@ -65,7 +65,7 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Options:
-        # Reading the sentences here makes an error in them one of validation.
+        # Reading the sentences here turns their errors into validation errors.
         several = len(self.sentences) > 1 or (isinstance(self.model, list) and len(self.model) > 1)
         if self.attention and several:
             raise ValueError("attention is answered for one sentence and one model at a time")
@@ -73,12 +73,12 @@ class Options(BaseModel):
 
     @cached_property
     def sentences(self) -> Sequence[str | list[str] | ParsedLine]:
-        """The sentences, of which there is at least one, and each has words."""
+        """The sentences: at least one, none of them empty."""
         raise NotImplementedError
 
 
 class FromText(Options):
-    """Raw text, which is parsed here."""
+    """A request with raw text, which the server parses."""
 
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
         description="a sentence, or several"
@@ -93,7 +93,7 @@ class FromText(Options):
 
 
 class FromTokens(Options):
-    """Tokens, which are parsed here and stay what they are."""
+    """A request with tokens, which the server parses without changing the tokenization."""
 
     tokens: Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
         description="the tokens of a sentence, or of several"
@@ -105,7 +105,7 @@ class FromTokens(Options):
 
 
 class FromConllu(Options):
-    """Parses, which are used as they are."""
+    """A request with parses, which are used as they are."""
 
     conllu: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SENTENCES * MAX_CHARACTERS)] = Field(
         description="one sentence or several in CoNLL-U, with a blank line between them; `Arcs=` in MISC holds the "
@@ -114,7 +114,7 @@ class FromConllu(Options):
 
     @cached_property
     def sentences(self) -> Sequence[ParsedLine]:
-        # without empty lines, of which a comment of twenty characters makes a million
+        # without empty lines, of which a small body could contain a million
         lines = list(islice(read_conllu(io.StringIO(self.conllu), empty=False), MAX_SENTENCES + 1))
         if not 1 <= len(lines) <= MAX_SENTENCES:
             raise ValueError(f"more than {MAX_SENTENCES} sentences" if lines else "the CoNLL-U has no sentence")
@@ -133,14 +133,14 @@ FORMS = ("text", "tokens", "conllu")
 
 
 def _form(body: Any) -> str:
-    """The form of a body, so that only errors of that form are reported."""
+    """Choose the form of a body, so that only errors about that form are reported."""
     return next((form for form in FORMS if isinstance(body, dict) and form in body), "text")
 
 
 def _of_a_size(body: Any) -> Any:
-    """Bound the number of members before they are validated.
+    """Limit the number of members before they are validated.
 
-    pydantic looks at every member first, and makes an error of each: half a second for a body of 1 MiB.
+    pydantic validates every member and reports each error, which takes half a second for a body of 1 MiB.
     """
     if isinstance(body, dict):
         if len(body) > 2 * len(FromText.model_fields):
@@ -183,7 +183,7 @@ class Arc(BaseModel):
 
 
 class Parse(BaseModel):
-    """A sentence's parse. Words are counted from 1 through the whole text, and the head of a root is 0."""
+    """A sentence's parse. Words are numbered from 1 across the whole text, and the head of a root is 0."""
 
     words: list[str]
     characters: list[tuple[int, int]] = Field(
@@ -202,11 +202,11 @@ class Parse(BaseModel):
 
     @classmethod
     def of(cls, line: ParsedLine, number: int, *, numbered: bool) -> Parse:
-        """The parse of a line, whose words are counted from 0 and whose roots are their own heads.
+        """Convert the parse of a line, in which words are numbered from 0 and roots are their own heads.
 
         Args:
-            number: of the line in its request, counted from 0
-            numbered: whether the CoNLL-U says the number, as it does in all if one line has several sentences
+            number: the 0-based index of the line in its request
+            numbered: whether the CoNLL-U states this index, as it must for all lines if one has several sentences
         """
         arcs = None
         if line.arcs is not None:
@@ -224,7 +224,7 @@ class Parse(BaseModel):
 
 
 def _characters(line: ParsedLine) -> list[tuple[int, int]]:
-    """Each word's characters in :func:`.parsed_line.text_of` the line: those of its surface token."""
+    """The character span of each word's surface token in :func:`.parsed_line.text_of` the line."""
     spans, start = [], 0
     for token in line.tokens:
         end = start + len(token.form)
@@ -234,7 +234,7 @@ def _characters(line: ParsedLine) -> list[tuple[int, int]]:
 
 
 class Alignment(BaseModel):
-    """Which words stand for which."""
+    """The word alignment of a translation."""
 
     source_words: list[tuple[int, int]] = Field(description="each word of the source: its characters [start, end)")
     target_words: list[tuple[int, int]] = Field(description="each word of the translation: its characters [start, end)")
@@ -260,7 +260,7 @@ class Hypothesis(BaseModel):
 
 
 class TranslateAnswer(BaseModel):
-    """Translations, by sentence, then by model, best first."""
+    """Translations by sentence and model, best first."""
 
     translations: list[Hypothesis]
     sources: list[str] = Field(description="the text of each sentence")
@@ -311,7 +311,7 @@ class ModelInfo(BaseModel):
 
 
 class Models(BaseModel):
-    """The loaded models; the first is used where a request names none."""
+    """The loaded models; the first is the default."""
 
     models: list[ModelInfo]
     parser: str | None = Field(description="the parser of raw text; null: there is none")
@@ -319,7 +319,7 @@ class Models(BaseModel):
 
 
 class Health(BaseModel):
-    """The state of the server, and the number of waiting translations."""
+    """The state of the server and the number of waiting translations."""
 
     status: str
     waiting: int
@@ -332,21 +332,21 @@ class Reason(BaseModel):
 
 
 def explained(errors: Sequence[Any]) -> str:
-    """Validation errors of pydantic in one line.
+    """Summarize pydantic's validation errors in one line.
 
-    Of a field that may be a text or a list, pydantic says what is wrong with the value as either of them. What it says
-    of the one that the value is not is left out.
+    For a field that may be a string or a list, pydantic reports the errors of both alternatives. Those of the
+    alternative that does not fit the value's type are left out.
     """
     places = [error["loc"][2:] for error in errors]  # after "body" and the form of the request
-    # with a field, the alternative that an error is about, where it has several: a name such as list[str]
+    # a field and, if it has several alternatives, the one that the error is about, such as list[str]
     forms = [place[: 1 + sum(isinstance(part, str) for part in place[1:2])] for place in places]
     of_others = {f for f, e in zip(forms, errors) if len(f) == 2 and e["type"] in ("string_type", "list_type")}
     told = {form[0] for form in forms if form and form not in of_others}
-    reasons: dict[str, None] = {}  # in their order, each once
+    reasons: dict[str, None] = {}  # ordered, without duplicates
     for place, form, error in zip(places, forms, errors):
         if form in of_others and form[0] in told:
             continue
         where = ".".join(str(part) for part in (*form[:1], *place[len(form) :]))
-        message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
+        message = error["msg"].removeprefix("Value error, ")  # pydantic's prefix of our own messages
         reasons[f"{where}: {message}" if where else message] = None
     return "; ".join(list(reasons)[:6])[:2000]

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server."""
+"""Prometheus metrics of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Metrics of one server, in their own registry."""
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -28,29 +28,29 @@ class Metrics:
         self._capacity = Gauge("capacity", "translations that may wait", **of_all)
 
     def watch(self, waiting: Callable[[], float], capacity: int) -> None:
-        """Set the gauges of waiting translations and of the capacity."""
+        """Connect the gauges of waiting translations and capacity."""
         self._waiting.set_function(waiting)
         self._capacity.set(capacity)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Count an answered request."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def parsed(self, _: object, sentences: int) -> None:
-        """Count a batch that was parsed."""
+        """Count a parsed batch."""
         self._parsed.observe(sentences)
 
     def unparsed(self, sentences: int) -> None:
-        """Count sentences that were translated without the parse that a model reads."""
+        """Count sentences translated without a parse by a model that reads one."""
         self._unparsed.inc(sentences)
 
     def translated(self, key: tuple[str, str, int, bool], sentences: int) -> None:
-        """Count a translated batch; requests for attention are not counted."""
+        """Count a translated batch; requests for attention do not count."""
         kind, model, *_ = key
         if kind == "search":
             self._translated.labels(model).observe(sentences)
 
     def text(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """The metrics in the Prometheus text format."""
         return generate_latest(self._registry)

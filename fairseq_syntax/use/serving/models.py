@@ -1,4 +1,4 @@
-"""Models and parser of a server: loaded once, each used by one thread only."""
+"""The models and the parser of a server, each loaded once and used by a single thread."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ServedModel:
     """A named model, with a cached search for each beam size.
 
     Args:
-        name: of the model in requests and answers
+        name: the model's name in requests and answers
         translator: the model
 
     Attributes:
-        needs: what it reads of the parse, of ``"tree"`` and ``"arcs"``
-        systems: the names of its encoder's and decoder's syntax systems
+        needs: the parts of a parse that the model reads, a subset of ``"tree"`` and ``"arcs"``
+        systems: the names of the syntax systems of its encoder and decoder
     """
 
     def __init__(self, name: str, translator: BaseTranslator) -> None:
@@ -52,15 +52,15 @@ class ServedModel:
 
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
-        """The options of the parser of its training text, where they are known."""
+        """The options with which the training text was parsed, if known."""
         return self.task.parse_origins.for_raw_text(read=bool(self.task.needs("source")))
 
     def parameters(self) -> int:
-        """Parameters, of all models of an ensemble."""
+        """The number of parameters, summed over the models of an ensemble."""
         return sum(p.numel() for model in self._models for p in model.parameters())
 
     def relations(self) -> list[str]:
-        """The model's dependency labels; empty if its data have no syntax."""
+        """The model's dependency labels; empty if its data contain no syntax."""
         try:
             return sorted(self.task.source_labels["deprel"][1:])  # without <unk>
         except (SyntaxDataError, AttributeError, OSError):
@@ -74,21 +74,21 @@ class ServedModel:
         on_step: OnStep | None = None,
         nested: bool = False,
     ) -> list[list[Translation] | SyntaxDataError]:
-        """The translations of each sentence, best first, as many as the beam is wide; or why there is none.
+        """Translate sentences: for each, a list of as many translations as the beam is wide, best first, or an error.
 
         Args:
             on_step: as in :meth:`.translator.Translator.translations`
-            nested: whether this is called from the ``on_step`` of another search, which goes on afterwards
+            nested: whether the call comes from the ``on_step`` of another search, which continues afterwards
 
         Raises:
-            SyntaxDataError: a sentence lacks what the model needs of a parse
+            SyntaxDataError: a sentence lacks a part of the parse that the model needs
         """
         search = self._search(beam, nested)
         best_first = search.translations(sentences, alignments=alignments, on_step=on_step)
         return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in best_first]
 
     def _search(self, beam: int, nested: bool) -> BaseTranslator:
-        # A search keeps its limits and its callback in its translator: one within it needs another.
+        # A translator holds the limits and the callback of its search, so a nested search needs its own.
         if (beam, nested) not in self._searches:
             lengths = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
             self._searches[beam, nested] = self._translator.with_search(beam=beam, nbest=beam, **lengths)
@@ -97,13 +97,13 @@ class ServedModel:
     def attention(
         self, sentence: Sentence, beam: int, on_step: OnStep | None = None, nested: bool = False
     ) -> dict[str, Any]:
-        """Attention and parse for the best translation of a sentence, as :func:`.page.exhibit_data`.
+        """The attention for the best translation of a sentence, and its parse, as in :func:`.page.exhibit_data`.
 
         Args:
             on_step, nested: as in :meth:`translations`
 
         Raises:
-            SyntaxDataError: the sentence is too long for the model, or lacks what it needs of a parse
+            SyntaxDataError: the sentence is too long, or lacks a part of the parse that the model needs
         """
         translator = self._search(beam, nested)
         if not isinstance(translator, Translator):
@@ -111,7 +111,7 @@ class ServedModel:
         source = self._translator.input()
         tokens = source.encode([sentence])
         dataset = source.dataset(*tokens)
-        # a tag is a piece of no word: then every piece is shown by itself
+        # a tag belongs to no word, so then all pieces are shown separately
         parse = None if source.source_tag else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
         show_model(exhibit, self.name, translator, dataset, 0, on_step)
@@ -120,12 +120,12 @@ class ServedModel:
 
 @dataclass
 class Source:
-    """The parser of requests, and what to do if it fails.
+    """The parser for requests, and the behaviour if it fails.
 
     Attributes:
-        parser: of raw text and tokens; None: there is none
-        neutral: whether a sentence that the parser cannot take is translated without a parse
-        timeout: seconds after which that is so of a sentence that is not parsed yet; None: never
+        parser: the parser for raw text and tokens, if any
+        neutral: whether a sentence that cannot be parsed is translated without a parse
+        timeout: seconds after which an unparsed sentence counts as one that cannot be parsed; None for no limit
     """
 
     parser: Parser | None
@@ -133,10 +133,10 @@ class Source:
     timeout: float | None = None
 
     def parse(self, sentences: Sequence[str | list[str]]) -> list[ParsedLine]:
-        """The parses of texts and of lists of tokens.
+        """Parse texts and lists of tokens.
 
         Raises:
-            SyntaxDataError: a text that the parser cannot take
+            SyntaxDataError: a text cannot be parsed
         """
         assert self.parser is not None
         return self.parser.parse(list(sentences))  # type: ignore[arg-type]
@@ -153,12 +153,13 @@ def load_models(
     """Load models from checkpoints and exported folders.
 
     Args:
-        missing_parse: ``error``, or ``neutral``: text that comes to a model without a parse is translated without one
+        missing_parse: what to do with a sentence without a parse if the model reads one: ``error``, or ``neutral`` to
+            translate it without
 
     Raises:
-        SyntaxDataError: a checkpoint is missing or cannot be used, or the models' source languages differ
+        SyntaxDataError: a checkpoint is missing or unusable, or the models' source languages differ
     """
-    # No parser of their own: what a model gets has been parsed, or is not to be.
+    # The models need no parsers of their own, since the service parses.
     options: dict[str, Any] = {
         "device": device,
         "batch_size": batch_size,
@@ -175,7 +176,7 @@ def load_models(
 
 
 def examples_of(model: ServedModel, count: int = 3) -> list[str]:
-    """Example sentences: short ones from the model's test or validation data, if available."""
+    """Short example sentences from the model's test or validation data, if available."""
     task, langs = model.task, (model.source_lang, model.target_lang)
     for split in ("test", "valid"):
         prefix = os.path.join(task.data_dir, f"{split}.{'-'.join(langs)}.{langs[0]}")
@@ -200,18 +201,19 @@ def load_source(
 ) -> Source:
     """Load the parser for these models.
 
-    The parser gives its probabilities where it has any: LDD needs them, and the page shows them.
+    The parser returns probabilities if it has them: LDD needs them, and the page shows them.
 
     Args:
         models: at least one
-        parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``; "" is that of the training text
-        lang: of the parser's models; "" is that of the training text
-        model_dir: of the parser's models. With neither it nor ``parser``, and with models that need no parse, there is
-            no parser.
-        missing_parse, parse_timeout: of the source
+        parser: ``none``, or a value of ``fairseq-syntax parse --parser``; "" for the parser of the training text
+        lang: the language of the parser's models; "" for that of the training text
+        model_dir: the folder of the parser's models. Without this and ``parser``, no parser is loaded for models that
+            need no parse.
+        missing_parse: as in :func:`load_models`
+        parse_timeout: the ``timeout`` of the :class:`Source`
 
     Raises:
-        SyntaxDataError: the parser cannot be had, and ``missing_parse`` is ``error``
+        SyntaxDataError: the parser cannot be loaded, and ``missing_parse`` is ``error``
     """
     readers = [model for model in models if model.needs]
     neutral = missing_parse == "neutral"
@@ -219,7 +221,8 @@ def load_source(
     if parser == NO_PARSER or not (readers or parser or model_dir is not None):
         return nothing
     before = [options for model in readers or models if (options := model.parsed_with) is not None]
-    before.sort(key=controls, reverse=True)  # a model that knows control parses alone must not get others unseen
+    # Control parses first: otherwise their models would get real parses unnoticed.
+    before.sort(key=controls, reverse=True)
     if any(other != before[0] for other in before):
         logger.warning("the training texts of these models were parsed with different options; the first are used")
 
@@ -239,7 +242,7 @@ def load_source(
     try:
         try:
             return load(distributions=True)
-        except SyntaxDataError as error:  # a parser may have no probabilities: no matter where no model reads them
+        except SyntaxDataError as error:  # not every parser has probabilities, and maybe no model needs them
             if any("arcs" in model.needs for model in models):
                 raise
             source = load(distributions=False)

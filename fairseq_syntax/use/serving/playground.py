@@ -1,4 +1,4 @@
-"""The self-contained page at ``/``, and the API's page at ``/docs``."""
+"""The self-contained pages at ``/`` and, about the API, at ``/docs``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def playground(models: Models, examples: Sequence[str] = ()) -> tuple[str, str]:
-    """The page for these models, and a content security policy that allows its own script only.
+    """The page for these models, with a content security policy that allows only its own script.
 
     Args:
-        examples: sentences to choose from
+        examples: example sentences
     """
     page = self_contained(
         Path(__file__).with_name("playground.html"),
         title="fairseq-syntax playground",
         data={**models.model_dump(), "examples": list(examples)},
     )
-    # The data are in an element of another type, which browsers do not take for a script.
+    # The data are in a script element whose type is not executable.
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = (
@@ -48,7 +48,7 @@ h2 { margin-top: 2rem }
 
 
 def api_page(description: Mapping[str, Any]) -> str:
-    """A self-contained page for an OpenAPI description: paths, examples, responses."""
+    """Render an OpenAPI description as a self-contained page with paths, examples and responses."""
     info = description["info"]
     parts = [_API, f"<h1>{html.escape(info['title'])} {info['version']}</h1><p>{html.escape(info['description'])}</p>"]
     parts.append(

@@ -16,7 +16,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 logger = logging.getLogger(__name__)
 
-HEADERS = [  # of every answer
+HEADERS = [  # sent with every answer
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -24,10 +24,10 @@ HEADERS = [  # of every answer
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends within the grace period in any case.
+    """A uvicorn server that always stops within the grace period.
 
-    The answers that are outstanding have nine tenths of the period. What is left then is cancelled: searches end at
-    their next step. Work without steps, such as a parser's, may go on; then the process ends with it.
+    Open requests have nine tenths of the period; then they are cancelled, and searches end at their next step. If work
+    without steps, such as parsing, is still running at the end of the period, the process exits.
     """
 
     def __init__(self, config: uvicorn.Config, grace: float) -> None:
@@ -51,52 +51,53 @@ def _end_now(grace: float) -> None:
 
 
 def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[Server, socket.socket]:
-    """A server that is not running yet, and its listening socket, where clients can connect already.
+    """Create a server that is not running yet, and its listening socket, to which clients can already connect.
 
     Args:
-        host, port: where to listen; port 0 takes any that is free
-        grace: seconds that it may take to stop
+        host, port: the address to listen on; port 0 chooses a free port
+        grace: the grace period for stopping, in seconds
 
     Raises:
-        SyntaxDataError: nothing can listen there
+        SyntaxDataError: the address cannot be listened on
     """
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http="h11",  # which bounds the size of a request's head
+        http="h11",  # limits the size of the headers
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         headers=HEADERS,
-        timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed to asyncio, which takes fractions
+        timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed on to asyncio, which accepts fractions
     )
     try:
         listening = config.bind_socket()
         listening.listen(config.backlog)
-    except (SystemExit, OSError, OverflowError) as error:  # uvicorn says why, and exits
+    except (SystemExit, OSError, OverflowError) as error:  # uvicorn logs the reason and exits
         message = f"cannot listen on {host}:{port}"
         raise SyntaxDataError(message, option="--port", hint="choose another") from error
     return Server(config, grace), listening
 
 
 def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
-    """Answer requests until SIGTERM or SIGINT; then take no more, and answer what was accepted.
+    """Run the server until SIGTERM or SIGINT; then accept no more requests, and finish the open ones.
 
     Args:
-        grace: seconds that it may take to stop
+        grace: the grace period for stopping, in seconds
 
     Raises:
         SyntaxDataError: as :func:`prepared`
     """
     server, listening = prepared(app, host, port, grace=grace)
-    # A body of many small lists makes Python look for garbage, and everybody wait for it: half a second, among all
-    # that is loaded by now. None of this is garbage, so it is left out.
+    # A request with many small lists triggers the garbage collector, which would search everything loaded so far and
+    # block all requests for half a second. None of it is garbage, so it is excluded.
     gc.collect()
     gc.freeze()
     place = f"[{host}]" if ":" in host else host
-    print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)  # last: a signal from now on ends it gracefully
+    # Printed last: from now on, signals stop the server gracefully.
+    print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)
     try:
         server.run(sockets=[listening])
     finally:

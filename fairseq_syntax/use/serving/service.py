@@ -1,4 +1,4 @@
-"""Parsing and translation of requests, in one thread for the parser and one for each model."""
+"""Parsing and translation of requests, with one thread for the parser and one per model."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """Parses and translates for any number of requests at a time.
+    """Parses and translates the sentences of concurrent requests.
 
     Args:
-        models: at least one; the first is used where a request names none
-        source: parses what comes without a parse
-        capacity: the most translations (sentences times models) that may be accepted and not yet answered
-        batch_size: the most sentences at a time
-        parse_words: the most words that are parsed at a time, padding included
-        search_words: the most words times beam that a model translates at a time, padding included
-        metrics: told of batches
+        models: at least one; the first is the default of requests
+        source: the parser for sentences that come without a parse
+        capacity: the maximum number of pending translations (sentences times models)
+        batch_size: the maximum number of sentences in a batch
+        parse_words: the maximum number of words in a batch of the parser, padding included
+        search_words: the maximum number of words times beam size in a batch of a model, padding included
+        metrics: counts batches
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class Service:
         }
 
     def close(self, seconds: float | None = None) -> None:
-        """Finish what was accepted, and end the threads.
+        """Finish the accepted work, and end the threads.
 
         Args:
-            seconds: after which what is left is cancelled (default: never)
+            seconds: time limit, after which remaining work is cancelled (default: none)
         """
         self._parsing.close(seconds)
         for stage in self._translating.values():
             stage.close(seconds)
 
     def waiting(self) -> int:
-        """The number of accepted items still in the queues."""
+        """The number of accepted items that are still in the queues."""
         return self._parsing.waiting() + sum(stage.waiting() for stage in self._translating.values())
 
     async def translate(
@@ -103,20 +103,20 @@ class Service:
         """Answer a request. Cancelling it removes its work from the queues and ends its searches.
 
         Args:
-            deadline: in seconds of ``time.monotonic``; after it, as if it were cancelled
+            deadline: on the clock of ``time.monotonic``; the request is cancelled afterwards
 
         Raises:
-            SyntaxDataError: a sentence that cannot be parsed or translated, or an unknown model
-            HTTPException: 503: too much waits
+            SyntaxDataError: a sentence cannot be parsed or translated, or a model is unknown
+            HTTPException: 503 if the capacity is exhausted
         """
         models = self._named(request.model)
         sentences = request.sentences
         with self._accept(len(sentences) * len(models)):
-            turn = {"request": object(), "deadline": deadline}  # a request of pydantic's has no hash
+            turn = {"request": object(), "deadline": deadline}  # pydantic's models are not hashable
             parsed = await _all([self._parse(sentence, models, turn) for sentence in sentences])
             beam = max(request.beam, request.nbest)
             work = [("search", model, beam, request.alignments) for model in models]
-            # Of one sentence and one model, as the request has been checked.
+            # Validation ensures one sentence and one model.
             if request.attention:
                 work.append(("attention", models[0], beam, False))
             rows = await _all([self._work(key, beam, parsed, turn) for key in work])
@@ -143,7 +143,7 @@ class Service:
         )
 
     def _without_parse(self, parsed: Sequence[str | ParsedLine], models: list[str]) -> list[int]:
-        """Numbers of the sentences that were translated without the parse that a model reads."""
+        """The indices of the sentences that a model which reads a parse translated without one."""
         if not any(self.models[name].needs for name in models):
             return []
         numbers = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
@@ -166,7 +166,7 @@ class Service:
         if self.accepted + amount > self.capacity:
             reason = f"{self.accepted} translations are waiting; try again later"
             raise HTTPException(503, reason, {"retry-after": "1"})
-        # Without a lock: all requests are in one thread, the event loop's.
+        # No lock is needed, since the event loop handles all requests in one thread.
         self.accepted += amount
         try:
             yield
@@ -176,7 +176,7 @@ class Service:
     async def _parse(
         self, sentence: str | list[str] | ParsedLine, models: list[str], turn: dict[str, Any]
     ) -> str | ParsedLine:
-        """Parse a sentence; without a parser, return it in a form that the models take."""
+        """Parse a sentence; without a parser, only convert it to a form that the models accept."""
         if isinstance(sentence, ParsedLine):
             return sentence
         text = sentence if isinstance(sentence, str) else " ".join(sentence)
@@ -184,7 +184,7 @@ class Service:
             parsing = asyncio.wrap_future(self._parsing.submit(sentence, weight=_length(sentence), **turn))
             try:
                 return await asyncio.wait_for(parsing, self.source.timeout if self.source.neutral else None)
-            except Exception as error:  # whatever a parser may fail by; TimeoutError among them
+            except Exception as error:  # a parser can raise anything; includes TimeoutError
                 if not self.source.neutral:
                     raise
                 logger.warning("%r is translated without a parse: %s", text[:60], str(error) or type(error).__name__)
@@ -200,9 +200,9 @@ class Service:
         return sentence if isinstance(sentence, str) else unparsed(sentence)
 
     def _answered(self, parsed: Sequence[str | ParsedLine], sent: Sequence[Any]) -> list[Parse | None]:
-        """The parses in the form of the response; None if there is none."""
+        """The parses as in the response; None if there are none."""
         parses = [
-            # Tokens that nobody parsed come as a line, too, whose heads stand for nothing.
+            # Unparsed tokens are lines too, but their heads are meaningless.
             None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
             for line, was in zip(parsed, sent)
         ]
@@ -212,7 +212,7 @@ class Service:
     def _translate(
         self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine], on_step: OnStep, nested: bool
     ) -> Sequence[Any]:
-        """Translate or read attention; runs in the model's thread."""
+        """Translate, or compute attention; runs in the model's thread."""
         kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
@@ -221,10 +221,10 @@ class Service:
 
 
 async def _all(coroutines: list[Any]) -> list[Any]:
-    """Gather results; if one fails or the call is cancelled, the others are cancelled too."""
+    """Gather results; if one fails or the call is cancelled, cancel the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        # Alone it would let the others go on.
+        # asyncio.gather alone would let the others continue.
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
@@ -232,7 +232,7 @@ async def _all(coroutines: list[Any]) -> list[Any]:
 
 
 def _length(sentence: str | list[str] | ParsedLine) -> int:
-    """The number of words; of a text without spaces between them, about so many."""
+    """The number of words, estimated for text without spaces."""
     if isinstance(sentence, ParsedLine):
         return len(sentence.words)
     if isinstance(sentence, str) and has_no_spaces([sentence]):
