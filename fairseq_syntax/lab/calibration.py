@@ -19,16 +19,16 @@ from fairseq_syntax.errors import SyntaxDataError
 
 Floats = NDArray[np.float64]
 THRESHOLDS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-# For the logarithm of an arc that was not kept: a word whose correct arc is missing costs 20.7 of log loss.
+# A floor for the logarithm: a word whose correct arc was not kept adds 20.7 to the log loss.
 _LEAST = 1e-9
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Categorical distributions and their correct choices: ``n`` distributions, with ``A`` choices in all.
+    """Categorical distributions and their correct choices: ``n`` distributions with ``A`` choices in total.
 
-    ``owner`` [A] int names the distribution a choice belongs to, ``p`` [A] its probability, and ``right`` [A] bool
-    whether it is the gold one. A distribution whose gold choice was not kept has none that is right.
+    For each choice, ``owner`` [A] int is the index of its distribution, ``p`` [A] its probability, and ``right`` [A]
+    bool whether it is the gold choice. If the gold choice was not kept, no choice of the distribution is right.
     """
 
     n: int
@@ -38,24 +38,24 @@ class Choices:
 
     @classmethod
     def of(cls, distributions: Sequence[Sequence[tuple[float, bool]]]) -> Choices:
-        """Build from the choices of each distribution: probability, and whether it is the gold one."""
+        """Build from each distribution's choices, given as (probability, whether it is the gold one)."""
         choices = [choice for distribution in distributions for choice in distribution]
         p, right = zip(*choices) if choices else ((), ())
         owner = np.repeat(np.arange(len(distributions)), [len(distribution) for distribution in distributions])
         return cls(len(distributions), owner, np.array(p), np.array(right, dtype=bool))
 
     def at(self, temperature: float) -> Choices:
-        """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalised."""
+        """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalized."""
         scaled = np.exp(np.log(np.maximum(self.p, _LEAST)) / temperature)
-        # Normalised to the mass that is kept: what the parser's threshold has left out stays out.
+        # Normalized to the mass that was kept, so that the mass below the parser's threshold stays missing.
         total = np.bincount(self.owner, scaled, self.n)
         mass = np.bincount(self.owner, self.p, self.n)
         return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
 
     def best(self) -> tuple[Floats, NDArray[np.bool_]]:
-        """The largest probability of each distribution [n], and whether that choice is correct [n]."""
+        """The largest probability of each distribution [n], and whether its choice is correct [n]."""
         order = np.lexsort((self.p, self.owner))
-        # Sorted by owner, then by p: where an owner's run ends is its largest.
+        # Sorted by owner, then by p: the last entry of each owner has the largest p.
         last = np.flatnonzero(np.diff(self.owner[order], append=-1))
         confidence, correct = np.zeros(self.n), np.zeros(self.n, dtype=bool)
         top = order[last]
@@ -70,7 +70,7 @@ class Choices:
     def part(self, which: NDArray[np.bool_]) -> Choices:
         """The distributions selected by a mask [n]."""
         kept = which[self.owner]
-        number = np.cumsum(which) - 1  # of each distribution, among those that stay
+        number = np.cumsum(which) - 1  # each distribution's index among the selected ones
         return Choices(int(which.sum()), number[self.owner[kept]], self.p[kept], self.right[kept])
 
 
@@ -78,9 +78,9 @@ class Choices:
 class Sample:
     """A parse compared with a treebank, word by word.
 
-    ``heads`` are the distributions over heads, ``arcs`` those over heads and labels, ``labels`` those over labels
-    given the gold head (of the words where that was kept). ``tree_p`` [n] is the probability of the 1-best tree's
-    head, ``tree_right`` [n] whether it is the gold one, ``tree_labelled`` [n] whether the label is right as well.
+    ``heads`` are the distributions over heads, ``arcs`` those over heads and labels, ``labels`` those over labels given
+    the gold head (for words whose gold head was kept). ``tree_p`` [n] is the probability of the head in the 1-best
+    tree, ``tree_right`` [n] whether this head is correct, ``tree_labelled`` [n] whether head and label are correct.
     """
 
     heads: Choices
@@ -92,10 +92,10 @@ class Sample:
 
 
 def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
-    """Compare a parse with distributions with the gold parse, line by line.
+    """Compare a parse that has distributions with a gold parse, line by line.
 
     Raises:
-        SyntaxDataError: lines or words differ, or a line has no distributions
+        SyntaxDataError: the lines or words differ, or a line has no distributions
     """
     heads: list[list[tuple[float, bool]]] = []
     arcs: list[list[tuple[float, bool]]] = []
@@ -136,8 +136,8 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
 
 
 def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
-    """(mean probability, accuracy, count) of each non-empty bin of equal width; arguments are [n]."""
-    # A probability of 1 belongs to the last bin, and would be alone in one more.
+    """(mean probability, accuracy, count) of each non-empty bin of equal width; the arguments are [n]."""
+    # A probability of 1 belongs to the last bin rather than to another one.
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     return [
         (float(confidence[index == b].mean()), float(correct[index == b].mean()), int((index == b).sum()))
@@ -153,14 +153,14 @@ def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int 
 
 
 def fit_temperature(choices: Choices) -> float:
-    """The temperature of least log loss; the parser's scores are divided by it."""
-    # The log loss is convex in 1/T, so that a local minimum is the minimum.
+    """The temperature with the lowest log loss; the parser's scores are divided by it."""
+    # The log loss is convex in 1/T, so a local minimum is the global one.
     optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
     return float(1.0 / optimum.x)
 
 
 def held_out_error(choices: Choices, bins: int = 10) -> float:
-    """The calibration error with temperature, fitted on even distributions and measured on odd ones, and vice versa."""
+    """The calibration error with a temperature fitted on even and measured on odd distributions, and vice versa."""
     even = np.arange(choices.n) % 2 == 0
     confidence, correct = np.zeros(choices.n), np.zeros(choices.n, dtype=bool)
     for half in (even, ~even):
@@ -170,7 +170,7 @@ def held_out_error(choices: Choices, bins: int = 10) -> float:
 
 
 def kept_mass(choices: Choices, thresholds: Sequence[float] = THRESHOLDS) -> list[tuple[float, float, float]]:
-    """(threshold, choices per distribution, mass per distribution) that each threshold would keep."""
+    """For each threshold, (threshold, choices per distribution, mass per distribution) that it would keep."""
     return [
         (
             threshold,

@@ -1,6 +1,6 @@
 """The trees of control parses: chains, random trees, and trees with a given number of wrong arcs.
 
-A tree of n words is its heads: the word, from 0, that each word attaches to; the root is its own head.
+A tree of n words is represented by the 0-based heads of its words; the root is its own head.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ STRUCTURES = ("linear", "right", "flat", "random", "random-projective")
 
 
 def root_of(heads: Sequence[int]) -> int:
-    """The word that is its own head."""
+    """The root: the word that is its own head."""
     return next(word for word, head in enumerate(heads) if head == word)
 
 
 def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
-    """The heads with which a control of :data:`STRUCTURES` replaces these."""
+    """The heads by which a control in :data:`STRUCTURES` replaces the given ones."""
     n = len(heads)
     if name == "linear":
         return [max(0, word - 1) for word in range(n)]
@@ -33,15 +33,15 @@ def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
 
 
 def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]:
-    """The heads of a random tree that differs from another in the heads of a given number of words.
+    """A random tree that differs from a given tree in the heads of a given number of words.
 
     Args:
-        heads: of the other tree
-        wanted: how many heads are to be others; fewer are where no tree can be had for the words drawn, as where all
-            words but its head are below the one word drawn
+        heads: the given tree
+        wanted: the number of heads to change. Fewer are changed if there is no tree for the words drawn; for example,
+            if a single word is drawn and all other words except its head are below it.
     """
     for count in range(wanted, 0, -1):
-        # Whether there is such a tree depends on the words: others may have one.
+        # Whether such a tree exists depends on the words drawn, so try others.
         for _ in range(20):
             changed = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
             if changed is not None:
@@ -52,11 +52,11 @@ def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]
 def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) -> list[int] | None:
     """A uniformly random tree in which exactly the drawn words have other heads; None if there is none.
 
-    Every word drawn gets one of its other heads, and what is no tree is drawn again. Of the ways to join the parts of
-    a tree at n words about one in n is a tree, so that none in 100 n means that there is none.
+    This is rejection sampling: every drawn word gets another head at random until the result is a tree. If trees exist,
+    about one in n results is a tree, so if none of 100 n is, we conclude that there is none.
     """
     n = len(heads)
-    # There is one root, so another word becomes it only where the old one gets a head.
+    # Another word can only become the root if the old root is drawn.
     root_is_drawn = any(heads[word] == word for word in drawn)
     choices = {word: [at for at in range(n) if at != heads[word] and (at != word or root_is_drawn)] for word in drawn}
     if not all(choices.values()):
@@ -73,8 +73,8 @@ def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) ->
 def random_tree(n: int, rng: Random) -> list[int]:
     """Heads of a uniformly random rooted labelled tree, of which there are n^(n-1).
 
-    A Prüfer sequence, n - 2 numbers below n, stands for one tree and one only (Prüfer 1918); so a uniform sequence
-    is a uniform tree, and its root is drawn from the n words.
+    Prüfer sequences (n - 2 numbers below n) correspond one to one to trees (Prüfer 1918). A uniform sequence thus gives
+    a uniform tree; its root is drawn uniformly from the n words.
     """
     if n == 1:
         return [0]
@@ -86,13 +86,13 @@ def random_tree(n: int, rng: Random) -> list[int]:
         neighbours[other].append(word)
 
     to_come = Counter(code)
-    leaves = [word for word in range(n) if not to_come[word]]  # ascending, and so a heap
+    leaves = [word for word in range(n) if not to_come[word]]  # ascending, therefore a heap
     for word in code:
         join(heapq.heappop(leaves), word)
         to_come[word] -= 1
         if not to_come[word]:
             heapq.heappush(leaves, word)
-    join(*leaves)  # two are left
+    join(*leaves)  # the last two
     heads = [-1] * n
     root = rng.randrange(n)
     heads[root] = root
@@ -109,30 +109,29 @@ def random_tree(n: int, rng: Random) -> list[int]:
 def random_projective_tree(n: int, rng: Random) -> list[int]:
     """Heads of a uniformly random projective tree with one root, of binom(3n - 2, n - 1) / n, in O(n).
 
-    A projective tree is a root between two forests, one of its left and one of its right dependents; a forest is
-    empty, or a first tree (again a root between two forests) and the forest that follows. So a forest is a ternary
-    tree, and a projective tree two ternary trees with n - 1 nodes in all. These are written in preorder as n - 1
-    nodes and 2n leaves; by the cycle lemma (Dvoretzky and Motzkin 1947) exactly two rotations of any arrangement
-    of so many nodes and leaves are such a pair. A uniform arrangement and one of its two rotations, drawn fairly, are
-    a uniform pair.
+    A projective tree is a root between two forests of left and right dependents. A forest is empty, or a tree (again a
+    root between two forests) followed by a forest. A forest is thus a ternary tree, and a projective tree is a pair of
+    ternary trees with n - 1 nodes in total. In preorder, a pair is a sequence of n - 1 nodes and 2n leaves. By the
+    cycle lemma (Dvoretzky and Motzkin 1947), exactly two rotations of any such sequence encode a pair. A uniform
+    sequence and a uniform choice of one of these two rotations give a uniform pair.
     """
     nodes = n - 1
-    code = [True] * nodes + [False] * (2 * nodes + 2)  # True: a node, with three forests to come; False: a leaf
+    code = [True] * nodes + [False] * (2 * nodes + 2)  # True: a node, followed by three forests; False: a leaf
     rng.shuffle(code)
     level = lowest = 0
-    starts = [0, 0]  # behind the steps that first lead to the second lowest level, and to the lowest
+    starts = [0, 0]  # the positions after the first steps to the second lowest and to the lowest level
     for place, is_node in enumerate(code, 1):
         level += 2 if is_node else -1
         if level < lowest:
             starts, lowest = [starts[-1], place], level
-    # Behind the last step is before the first one.
+    # The position after the last step is the one before the first.
     start = starts[rng.randrange(2)] % len(code)
     preorder = iter(code[start:] + code[:start])
     heads: list[int] = [-1] * n
-    order: list[int] = []  # the nodes, in the order of their words
-    governor: list[int] = [-1]  # of each node; node 0 is the root
-    # Taken from the end: the forest to the left, the word, the forest to the right.
-    todo: list[tuple[bool, int]] = [(True, 0), (False, 0), (True, 0)]  # a forest below a node, or the word of a node
+    order: list[int] = []  # the nodes in word order
+    governor: list[int] = [-1]  # the governor of each node; node 0 is the root
+    # A stack: first the forest to the left, then the word, then the forest to the right.
+    todo: list[tuple[bool, int]] = [(True, 0), (False, 0), (True, 0)]  # (whether it is a forest or the word, node)
     while todo:
         forest, of = todo.pop()
         if not forest:
@@ -140,7 +139,7 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
         elif next(preorder):
             node = len(governor)
             governor.append(of)
-            # The node's own three, and then the trees that follow it in the forest.
+            # The node's two forests and its word, then the trees that follow it in the forest.
             todo += [(True, of), (True, node), (False, node), (True, node)]
     word_of = {at: word for word, at in enumerate(order)}
     for at, above in enumerate(governor):
@@ -150,9 +149,9 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
 
 
 def sattolo(items: Sequence[tuple[int, int]], rng: Random) -> list[tuple[int, int]]:
-    """The items in a uniformly random cyclic permutation, which leaves none in its place (Sattolo 1986)."""
+    """The items in a uniformly random cyclic permutation, which moves every item (Sattolo 1986)."""
     items = list(items)
     for last in range(len(items) - 1, 0, -1):
-        other = rng.randrange(last)  # never itself: so the permutation is one cycle
+        other = rng.randrange(last)  # never the item itself, so the permutation is a single cycle
         items[last], items[other] = items[other], items[last]
     return items

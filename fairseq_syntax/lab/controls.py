@@ -1,33 +1,33 @@
 """Control parses: parses of the same form that contain less syntax, or none.
 
-What a model gains from a parse and not from its control is what the syntax is worth. Pham, Macháček and Bojar (2019)
-found the same gain with linear trees. Each control changes sentences one by one, labels and distributions alike, and
-leaves words, tags and tokens as they are. Every result is a tree with one root per sentence.
+A gain from a parse that its control does not give is due to syntax. Pham, Macháček and Bojar (2019) found the same gain
+with linear trees. A control changes each sentence's tree, labels and distributions, but not its words, tags and tokens.
+The result is always a tree with one root per sentence.
 
 =================  =====================================================  =======================================
-control            what it makes of a sentence of n words                 what stays of the parse
+control            change to a sentence of n words                        what remains of the parse
 =================  =====================================================  =======================================
 linear             each word attaches to the one before; the first is root   the labels of the words
 right              each word attaches to the one after; the last is root     the labels
 flat               each word attaches to the root of the parse               the root, the labels
-random             one of the n^(n-1) rooted trees, all equally likely    the labels
-random-projective  one of the projective ones, all equally likely         the labels
-shuffled           tree, labels and distribution of another sentence of   the trees of the corpus, each elsewhere
+random             a uniformly random rooted tree, of n^(n-1)              the labels
+random-projective  a uniformly random projective tree                      the labels
+shuffled           tree, labels and distribution of another sentence of   the trees of the corpus, elsewhere
                    n words, none used twice
-relabelled         labels change places among the words, not the root's   the tree; how often each label comes
-one-best           all of a word's mass, 1, on its arc in the tree        the tree
+relabelled         labels permuted among the words except the root        the tree, the frequencies of labels
+one-best           probability 1 for each word's arc in the tree          the tree
 damaged            each arc replaced by a wrong one with probability P     the other arcs, the labels
 =================  =====================================================  =======================================
 
-*New heads.* A word keeps its label, but that the old and the new root trade theirs, so that the root's is ``root``.
-With distributions, all arcs of a word go to its new head with their labels and probabilities, arcs that become one
-added up; the distribution over its labels, and its mass, stay. *Relabelled* gives a word the label of another, and
-its arcs to words p(head) q(label), with q the other word's distribution over the labels of such arcs. *Damaged* says
-in its distributions how far it can be trusted: 1 - P of a word's mass is on its arc in the damaged tree, and P is
-spread evenly over its other possible heads, the right one among them.
+*New heads.* Words keep their labels, except that the old and the new root swap theirs, so that the root has ``root``.
+In distributions, all arcs of a word move to its new head with their labels and probabilities, and arcs that coincide
+are added up; a word's distribution over labels and its total mass do not change. *Relabelled* gives a word the label
+of another, and the probability p(head) q(label) to its arcs, where q is the other word's distribution over labels. The
+distributions of *damaged* reflect its reliability: 1 - P of a word's mass is on its arc in the damaged tree, and P is
+spread evenly over its other possible heads, including the correct one.
 
-Controls can be combined: ``linear`` then ``relabelled`` keeps of the parse only how often each label comes;
-``damaged`` then ``one-best`` is sure of what is wrong.
+Controls can be combined: ``linear`` then ``relabelled`` keeps only the frequencies of labels; ``damaged`` then
+``one-best`` is certain of wrong arcs.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ CONTROLS = (*STRUCTURES, "shuffled", "relabelled", "one-best", "damaged")
 
 @dataclass
 class Sentence:
-    """The tree of one sentence, whose words are counted from 0.
+    """The tree of one sentence.
 
     Attributes:
-        heads: of the words; the root is its own
-        deprels: their labels
-        arcs: of each word, its arcs in any order; None without distributions
+        heads: the 0-based heads of the words; the root is its own head
+        deprels: the labels of the words
+        arcs: the arcs of each word in any order; None without distributions
     """
 
     heads: list[int]
@@ -67,10 +67,10 @@ class Report:
     """Statistics of what a control changed.
 
     Attributes:
-        lines, sentences, words: of the text
-        without_partner: sentences for which ``shuffled`` had no other one of their length
-        wrong_arcs: heads that ``damaged`` replaced
-        not_replaced: heads that it drew and could not replace, as no other arc would leave a tree
+        lines, sentences, words: their numbers in the text
+        without_partner: the number of sentences for which ``shuffled`` found no other of the same length
+        wrong_arcs: the number of heads that ``damaged`` replaced
+        not_replaced: the number of heads that it could not replace, because no other head gives a tree
     """
 
     lines: int = 0
@@ -86,14 +86,13 @@ class Control:
     """A sequence of controls, applied one after the other.
 
     Args:
-        names: of :data:`CONTROLS`
-        seed: of all that is random; the same sentence at the same place in the text is treated the same, whatever
-            stands in the other lines (but for ``shuffled``)
-        block: lines within which ``shuffled`` exchanges trees; memory is bounded by it
+        names: names in :data:`CONTROLS`
+        seed: the random seed; except for ``shuffled``, the result for a line depends only on the line and its number
+        block: the number of lines within which ``shuffled`` exchanges trees, which limits memory
         wrong_arcs: P of ``damaged``, the share of arcs to replace, above 0 and at most 1
 
     Raises:
-        SyntaxDataError: no such control, or a share of wrong arcs that does not fit
+        SyntaxDataError: a control does not exist, or ``wrong_arcs`` is invalid or missing
     """
 
     names: tuple[str, ...]
@@ -112,12 +111,12 @@ class Control:
             raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
 
     def for_title(self) -> list[str]:
-        """The names of controls for the title of a parse, with the share of ``damaged``."""
+        """The names of controls for a parse's title, with the share of wrong arcs of ``damaged``."""
         options = {"damaged": f" --wrong-arcs {self.wrong_arcs!r}"}
         return [name + options.get(name, "") for name in self.names]
 
     def __call__(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
-        """The control parse of each line, in order; the lines themselves are not changed."""
+        """Yield the control parse of each line, in order, without changing the lines."""
         for name in self.names:
             lines = self._shuffled(lines) if name == "shuffled" else self._each(name, lines)
         for line in lines:
@@ -139,7 +138,7 @@ class Control:
         return lambda sentence, rng: with_heads(sentence, control_heads(name, sentence.heads, rng))
 
     def _damaged(self, sentence: Sentence, rng: Random) -> Sentence:
-        assert self.wrong_arcs is not None  # checked when the control was made
+        assert self.wrong_arcs is not None  # checked in __init__
         wanted = sum(rng.random() < self.wrong_arcs for _ in sentence.heads)
         heads = with_wrong_arcs(sentence.heads, wanted, rng)
         wrong = sum(before != after for before, after in zip(sentence.heads, heads))
@@ -148,7 +147,7 @@ class Control:
         return hedged(with_heads(sentence, heads), self.wrong_arcs)
 
     def _random(self, name: str, number: int) -> Random:
-        # Seeded by a text, which Python digests alike in every process.
+        # Seeded by a string, which is hashed in the same way in every process.
         return Random(f"{name} {self.seed} {number}")
 
     def _shuffled(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
@@ -163,7 +162,7 @@ class Control:
             shuffled = [list(sentences) for sentences in trees]
             for same in places.values():
                 if len(same) == 1:
-                    # Its own tree would be no control: it gets a random one.
+                    # Its own tree would not be a control, so it gets a random one.
                     at, which = same[0]
                     self.report.without_partner += 1
                     alone = trees[at][which]
@@ -192,7 +191,7 @@ def sentences_of(line: ParsedLine) -> list[Sentence]:
 
 
 def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLine:
-    """The line with other trees, most probable arcs first; the owner of each token's pieces is recomputed."""
+    """The line with new trees; arcs are sorted by probability, and the owners of tokens' pieces are recomputed."""
     heads: list[int] = []
     deprels: list[str] = []
     arcs: list[tuple[int, int, str, float]] | None = None
@@ -216,13 +215,13 @@ def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
 
 
 def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
-    """The sentence with other heads: labels and probabilities stay, except that the old and new root swap theirs."""
-    # The label `root` and its distribution belong to whichever word is the root.
+    """The sentence with new heads. Labels and probabilities are kept, but the old and new root swap theirs."""
+    # The label `root` and its distribution always belong to the root.
     before, after = root_of(sentence.heads), root_of(heads)
-    source = list(range(len(heads)))  # whose label and distribution a word has
+    source = list(range(len(heads)))  # the word that each word's label and distribution come from
     source[before], source[after] = after, before
     arcs = sentence.arcs and [
-        # A sum of probabilities may exceed 1 by rounding, which readers of a parse refuse.
+        # Rounding may give sums above 1, which readers of a parse reject.
         [(head, label, min(p, 1.0)) for label, p in label_masses(sentence.arcs[word]).items()]
         for head, word in zip(heads, source)
     ]
@@ -230,11 +229,11 @@ def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
 
 
 def relabelled(sentence: Sentence, rng: Random) -> Sentence:
-    """The sentence with the labels of all words but the root permuted, a uniformly random permutation.
+    """The sentence with the labels of all words except the root permuted uniformly at random.
 
-    With distributions, word w with the label of word v has the arcs p(head | w) q(label | v) to other words, where q
-    is v's distribution over the labels of its arcs to words; v's label in the tree where it has no such arc. Arcs to
-    the artificial root stay.
+    In distributions, if word w gets the label of word v, its arcs to other words have the probabilities
+    p(head | w) q(label | v), where q is the distribution over the labels of v's arcs to words (v's label in the tree if
+    it has no such arcs). Arcs to the artificial root do not change.
     """
     root = root_of(sentence.heads)
     others = [word for word in range(len(sentence.heads)) if word != root]
@@ -248,7 +247,7 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     for word, arcs in enumerate(sentence.arcs):
         mass = label_masses(arc for arc in arcs if arc[0] != word)
         total = sum(mass.values())
-        # all of probability 0: as if there were none
+        # all have probability 0, which counts as none
         labels.append({label: p / total for label, p in mass.items()} if total > 0 else {sentence.deprels[word]: 1.0})
     changed: list[list[WordArc]] = []
     for word, arcs in enumerate(sentence.arcs):
@@ -265,10 +264,10 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
 
 
 def hedged(sentence: Sentence, doubt: float) -> Sentence:
-    """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest spread evenly over the other heads.
+    """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest spread evenly over other heads.
 
-    The label of every arc is that of the word in the tree. Possible heads are all other words and, written as the
-    word itself, the artificial root. A sentence without distributions stays so.
+    All arcs have the word's label in the tree. Possible heads are all other words and the artificial root, which is
+    represented by the word itself. A sentence without distributions is not given any.
     """
     n = len(sentence.heads)
     on_head, elsewhere = (1 - doubt, doubt / (n - 1)) if n > 1 else (1.0, 0.0)
@@ -283,6 +282,6 @@ def hedged(sentence: Sentence, doubt: float) -> Sentence:
 
 
 def one_best(sentence: Sentence, rng: Random) -> Sentence:
-    """Each word's arc in the tree, with probability 1; gives distributions to a parse that has none."""
+    """Each word's arc in the tree with probability 1, also for a parse without distributions."""
     arcs = [[(head, label, 1.0)] for head, label in zip(sentence.heads, sentence.deprels)]
     return Sentence(sentence.heads, sentence.deprels, arcs)

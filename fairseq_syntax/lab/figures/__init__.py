@@ -1,1 +1,1 @@
-"""Figures: plots, heat maps, and the page of attention over the parse."""
+"""Figures: plots, heat maps, and pages of sentences with parses and attention."""

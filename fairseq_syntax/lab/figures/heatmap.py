@@ -1,4 +1,4 @@
-"""Attention heat maps for print: a grid of layers and heads of one sentence, with the parse above the words."""
+"""Attention heat maps for print: a grid of layers and heads for one sentence, with the parse above."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["heat_maps"]
 
 RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
-_BESIDE = 4  # heads in a row
+_BESIDE = 4  # heads per row
 _ARC, _TEXT = "#0b5cad", "#5b6570"
 
 
 def arc_levels(arcs: Sequence[tuple[int, int]]) -> list[int]:
-    """The height at which to draw each arc (from 1), above all shorter arcs that it overlaps."""
+    """The height of each arc (from 1), above all shorter arcs that it overlaps."""
     spans = [(min(a), max(a)) for a in arcs]
     order = sorted(range(len(arcs)), key=lambda k: spans[k][1] - spans[k][0])
     levels = [1] * len(arcs)
@@ -45,19 +45,18 @@ def heat_maps(
     tree: str | None = None,
     src: str = "",
 ) -> Figure:
-    """A matplotlib figure: layers below each other, their heads beside each other, at most four in a row.
+    """A matplotlib figure with layers below each other, and up to four heads of a layer in a row.
 
     Args:
         exhibit: the sentence
-        system: whose attention
+        system: the name of the system whose attention is drawn
         kind: ``encoder``, ``cross`` or ``decoder``
         layers, heads: 0-based; None for all
-        tree: the tree to draw above the words (``parser``, ``gold``, …); None for the first there is. There is none
-            above target words.
-        src: code of the source language: a sentence that is written from right to left is drawn so
+        tree: the tree to draw above the source words (``parser``, ``gold``, …); None for the first one
+        src: the code of the source language, which decides the writing direction
 
     Raises:
-        SyntaxDataError: there is no such system, kind, layer or head
+        SyntaxDataError: the system, kind, layer or head does not exist
     """
     output = exhibit.outputs.get(system)
     if output is None or not output.attention:
@@ -99,13 +98,13 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
     ]
     grid = [row for row in grid if row]
     count, across = sum(map(len, grid)), max(map(len, grid))
-    # Inches of a cell, and points of the texts: smaller where there are several rows of heads.
+    # The size of a cell in inches and of the text in points, smaller for several rows of heads.
     cell = 0.2 if count <= _BESIDE else 0.13
     size = 8 if count <= _BESIDE else 6
     wide, high = max(1.6, cell * len(columns)), max(1.6, cell * len(rows))
     pairs = [] if parse is None else [(i, h) for i, h in enumerate(parse.heads) if i != h]
     above = 0.0 if parse is None else 0.35 + 0.24 * (max(arc_levels(pairs), default=0) + 1)
-    labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2  # inches of the longest piece, at most
+    labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2  # the length of the longest piece in inches, at most
     figure = Figure(
         figsize=(across * wide + labels + 0.6, len(grid) * (high + 0.35) + above + labels), layout="constrained"
     )
@@ -114,7 +113,7 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
     ratios = ([above + labels] if parse else []) + [high] * len(grid)
     axes = figure.subplots(len(ratios), across, squeeze=False, height_ratios=ratios, sharex="col")
     places = np.arange(len(columns))[::-1] if flip else np.arange(len(columns))
-    # one scale for all; a quarter at least, lest a head that attends to all alike look like a strong one
+    # one scale for all, up to at least 0.25, so that uniform attention does not look strong
     top = max(0.25, *(float(weights[layer][head].max()) for row in grid for layer, head in row))
     for c in range(across):
         if parse:
@@ -130,19 +129,19 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
             panel.set_title(f"layer {layer}, head {head}", fontsize=size + 1)
             panel.set_yticks(range(len(rows)), rows if c == 0 else [""] * len(rows), fontsize=size)
             panel.tick_params(length=0)
-            # The pieces stand once, at the top: below the parse where there is one.
+            # The pieces are drawn once, at the top, below the parse if there is one.
             if parse or r > 0:
                 panel.tick_params(labelbottom=False)
             else:
                 panel.set_xticks(places, columns, rotation=90, fontsize=size)
                 panel.tick_params(labeltop=True, labelbottom=False)
-    # Of the last picture, as all have one scale.
+    # All pictures have the same scale, so the last one serves for the colour bar.
     figure.colorbar(picture, ax=axes[first:].ravel().tolist(), shrink=0.5, pad=0.01)
     return figure
 
 
 def _draw_parse(axes: Axes, exhibit: Exhibit, parse: Tree, pairs, columns, places, size: float) -> None:
-    """Arcs over the columns of a heat map, and the columns' pieces below them."""
+    """Draw arcs above the columns of a heat map, and the pieces of the columns below them."""
     ends = np.cumsum([0, *exhibit.counts])
     middles = [float(np.mean(places[start:end])) for start, end in pairwise(ends)]
     levels = arc_levels(pairs)

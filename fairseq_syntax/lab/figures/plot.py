@@ -34,7 +34,7 @@ __all__ = [
     "training_curves",
 ]
 
-# Okabe and Ito's palette, which colour-blind readers tell apart; marks and hatches differ for readers of grey.
+# Okabe and Ito's palette, which is safe for colour-blind readers; markers and hatches help in greyscale.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
@@ -45,12 +45,12 @@ FORMATS = (".png", ".svg", ".pdf")
 def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
     """Box plot of sentence scores [N] per system, each score a dot (Figure 3 of the LDD paper).
 
-    The box is the quartiles, its line the median, the diamond the mean, the whiskers reach 1.5 times the box.
+    The box shows the quartiles, its line the median, the diamond the mean; whiskers extend up to 1.5 times the box.
     """
     figure, axes = _axes(width=1.6 + 1.2 * len(scores), height=4.2)
     values = list(scores.values())
     places = np.arange(1, len(values) + 1)
-    # dots at random places beside each other; always the same, so that the picture is
+    # dots with a random horizontal offset; the fixed seed makes the picture reproducible
     random = np.random.default_rng(0)
     for place, one, (_, color, _) in zip(places, values, _looks(scores)):
         shown = one if len(one) <= 2000 else random.choice(one, 2000, replace=False)
@@ -93,10 +93,10 @@ def gain_by_length(table: Mapping, baseline: str) -> Figure:
 
     Args:
         table: the ``by_length`` part of a score report
-        baseline: one of its systems
+        baseline: the name of the baseline
 
     Raises:
-        SyntaxDataError: there is no such system, or no other
+        SyntaxDataError: the baseline does not exist, or there is no other system
     """
     buckets = table["buckets"]
     names = [name for name in buckets[0]["BLEU"] if name != baseline]
@@ -118,14 +118,14 @@ def gain_by_length(table: Mapping, baseline: str) -> Figure:
 
 @any_script()
 def score_by_property(part: Mapping, metric: str) -> Figure:
-    """A metric per interval of a property of the parse, a dot per system with its 95% interval, sentences below.
+    """A metric per interval of a property of the parse, with 95 % intervals and the numbers of sentences below.
 
     Args:
-        part: one of the ``by_syntax`` parts of a score report
-        metric: one of its metrics, as printed
+        part: an element of ``by_syntax`` in a score report
+        metric: the printed name of a metric in it
 
     Raises:
-        SyntaxDataError: the report has no such metric
+        SyntaxDataError: the report does not contain the metric
     """
     intervals = part["intervals"]
     if metric not in intervals[0]["scores"]:
@@ -136,7 +136,7 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
     for offset, (name, color, mark) in zip(_offsets(len(names), 0.6), _looks(names)):
         scores = [interval["scores"][metric][name] for interval in intervals]
         middle = np.array([one["score"] for one in scores])
-        # a score may lie outside the percentiles of its resamples, by a hair and in small intervals
+        # in small intervals, a score may lie slightly outside the percentiles of its draws
         ends = np.array([[one.get("low", np.nan), one.get("high", np.nan)] for one in scores])
         errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
         bare = np.isnan(ends[:, 0])
@@ -154,15 +154,15 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
 
 @any_script()
 def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: int = 0) -> Figure:
-    """One panel per metric, over updates: validation as a solid line, training epochs as a dashed one.
+    """One panel per metric over updates: validation as solid lines, means of training epochs as dashed ones.
 
-    Where an epoch's mean is missing, the means within it (``train_inner``) are drawn.
+    If a log has no means of epochs, the means within epochs (``train_inner``) are drawn.
 
     Args:
-        since: the update from which on is drawn: the first ones are so far off that they flatten all others
+        since: the first update to draw, since the values of the first updates would flatten the curves
 
     Raises:
-        SyntaxDataError: no run has logged one of the metrics, or none from that update on
+        SyntaxDataError: no run has logged one of the metrics, or not from that update on
     """
     from matplotlib.lines import Line2D
 
@@ -199,7 +199,7 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
     """Accuracy against predicted probability, with the share of the predictions below.
 
     Args:
-        curves: by name, one ``(mean probability, accuracy, count)`` per bin; bins without predictions left out
+        curves: for each name, ``(mean probability, accuracy, count)`` of each non-empty bin
     """
     figure, (axes, below) = _axes(width=4.6, height=5.4, rows=2, ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle=":", label="perfect")
@@ -213,7 +213,7 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
         panel.set_xlim(0, 1)
         panel.grid(axis="x", alpha=0.3)
     axes.set_ylim(0, 1)
-    below.set_yscale("log")  # a parser is sure of most words
+    below.set_yscale("log")  # most probabilities are near 1
     below.set_ylabel("share")
     below.set_xlabel("probability")
     axes.legend(frameon=False, loc="upper left")
@@ -225,7 +225,7 @@ def diversity_curves(rows: Sequence[Mapping]) -> Figure:
     """BLEU and distinct-1 over the edit distance of the tags, each with its own axis (Figure 3 of the LaSyn paper).
 
     Args:
-        rows: of :func:`fairseq_syntax.lab.lasyn.diversity.measure`
+        rows: as from :func:`fairseq_syntax.lab.lasyn.diversity.measure`
     """
     figure, axes = _axes(width=5.2, height=3.6)
     distances = [row["distance"] for row in rows]
@@ -240,15 +240,15 @@ def diversity_curves(rows: Sequence[Mapping]) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as PNG, SVG or PDF, by the name's ending. The same figure gives the same bytes.
+    """Write a figure as PNG, SVG or PDF, according to the file extension; the output is reproducible.
 
     Raises:
-        SyntaxDataError: another ending, or the file cannot be written
+        SyntaxDataError: the extension is unknown, or the file cannot be written
     """
     ending = check_ending(path)
     import matplotlib
 
-    # matplotlib's ids in an SVG are random without a salt, and its metadata have the time
+    # without a salt, ids in SVG files are random; the metadata would contain the time
     with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
         with atomic_open_binary(path) as file:
@@ -256,10 +256,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def check_ending(path: str | os.PathLike[str]) -> str:
-    """The format of a picture, from the ending of its name: one of :data:`FORMATS`.
+    """The format of a picture, one of :data:`FORMATS`, by its file extension.
 
     Raises:
-        SyntaxDataError: it is none of these
+        SyntaxDataError: the extension is unknown
     """
     ending = os.path.splitext(os.fspath(path))[1].lower()
     if ending not in FORMATS:
@@ -268,12 +268,12 @@ def check_ending(path: str | os.PathLike[str]) -> str:
 
 
 def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):
-    """A figure outside pyplot's global state, and its axes, with horizontal grid lines."""
+    """Create a figure, outside pyplot's global state, and axes with horizontal grid lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)  # which knows the width of a text, for the legend
+    FigureCanvasAgg(figure)  # needed to measure the legend's text
     axes = figure.subplots(rows, columns, height_ratios=ratios)
     for one in np.atleast_1d(axes).flat:
         one.spines[["top", "right"]].set_visible(False)
@@ -283,12 +283,12 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
 
 
 def _width(intervals: Sequence, names: Sequence[str], room: float) -> float:
-    """The width in inches of a figure with a bar or dot per system and interval."""
+    """The width in inches of a figure with one bar or dot per system and interval."""
     return max(4.5, 1.2 + len(intervals) * (room + 0.22 * len(names)))
 
 
 def _offsets(n: int, width: float) -> list[float]:
-    """The centres of n positions that divide a width around 0."""
+    """The centres of n equal parts of a width, centred on 0."""
     return [(i - (n - 1) / 2) * width / n for i in range(n)]
 
 
@@ -311,5 +311,5 @@ def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
 
 
 def _looks(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Each name with a colour and a marker."""
+    """Pairs each name with a colour and a marker."""
     return list(zip(names, cycle(COLORS), cycle(MARKS)))

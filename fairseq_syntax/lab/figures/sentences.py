@@ -1,4 +1,4 @@
-"""Sentences of a split with translations, trees, attention and scores."""
+"""Exhibits of a split's sentences, with translations, trees, attention and scores."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def collect(
 
     Args:
         data: the binarized data directory
-        numbers: sentences, counted from 1; None: the first ten
-        checkpoints: by the system's name, at least one
-        files: translations of the whole split by further systems, as :func:`.outputs.read_translations` reads them
-        gold: the split's gold parse, a line each
+        numbers: the 1-based sentence numbers (default: the first ten)
+        checkpoints: for each system name, at least one checkpoint
+        files: translations of the whole split by further systems, in the formats of :func:`.outputs.read_translations`
+        gold: the split's gold parse, one per line
         tokenize: sacrebleu's tokenizer, for BLEU
-        device: default: the GPU where there is one
+        device: default: a GPU if available
 
     Returns:
-        the exhibits in that order, and the codes of the source and the target language
+        the exhibits in the order of ``numbers``, and the codes of the source and the target language
 
     Raises:
-        SyntaxDataError: something is missing, or does not belong to the split
+        SyntaxDataError: a file is missing or does not belong to the split
     """
     if not checkpoints:
         raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
@@ -102,7 +102,7 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
         target = dataset.tgt[number - 1]
         reference = text_of_tokens(target, task.target_dictionary, task.target_segmenter)
     if store is None:
-        words = [word_of([piece]) for piece in pieces[:-1]]  # all but </s>, which no word has
+        words = [word_of([piece]) for piece in pieces[:-1]]  # all except </s>, which belongs to no word
         return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)
     counts = flat.pieces.tolist()

@@ -1,4 +1,4 @@
-"""Translations by varied tag sequences, and BLEU and distinct-1 over their edit distance (LaSyn, Table 5)."""
+"""Translations with varied tag sequences, and their BLEU and distinct-1 by edit distance (LaSyn, Table 5)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from fairseq_syntax.systems.lasyn.model import is_latent
 from fairseq_syntax.systems.lasyn.templates import Template
 from fairseq_syntax.use import BEAM
 
-SENTENCES_AT_A_TIME = 10_000  # of the training data, whose tags would otherwise all be in memory
+SENTENCES_AT_A_TIME = 10_000  # of the training data, so that not all tags are in memory at once
 
 
 @dataclass
 class Variation:
-    """One translation by one tag sequence.
+    """A translation with a given tag sequence.
 
     Attributes:
-        sentence: its number, 0-based
-        distance: edit distance of the tags from the most likely sequence
-        tags: latent values of the pieces
+        sentence: the 0-based sentence number
+        distance: the edit distance of the tags from the most likely sequence
+        tags: the latent tags of the pieces
         text: the translation
     """
 
@@ -61,7 +61,7 @@ def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams
         column: ``upos`` or ``xpos``
     """
     source, target = task.cfg.source_lang, task.cfg.target_lang
-    # As fairseq's, the data may have been binarized for the other direction.
+    # As in fairseq, the data may have been binarized for the other direction.
     paths = [store_path(task.data_dir, split, *pair, target) for pair in ((source, target), (target, source))]
     store = SyntaxStore(next(filter(os.path.exists, paths), paths[0]))
     pairs: set[tuple[int, int]] = set()
@@ -72,15 +72,15 @@ def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams
 
 
 class Diversifier:
-    """Translates sentences of a dataset by the most likely tags and by variations of them.
+    """Translates the sentences of a dataset with the most likely tags, and with variations of them.
 
     Args:
         models: LaSyn models with tags
         task: their task
-        dataset: whose sentences are translated
-        bigrams: which sequences are valid
-        beam: the beam's size
-        batch_size: sentences at a time
+        dataset: the sentences
+        bigrams: the pairs of adjacent tags that are valid in a sequence
+        beam: the beam size
+        batch_size: the maximum number of sentences in a batch
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Diversifier:
         self.names: list[str] = models[0].decoder.latent_names
 
     def most_likely(self, sentences: Sequence[int]) -> dict[int, Template]:
-        """The tag sequence of the best pair of words and tags of each sentence."""
+        """The tags of the most probable pair of translation and tags of each sentence."""
         return {i: h["tags"][:-1].tolist() for i, h in self._search(sentences, mode="joint")}
 
     def translate(self, templates: Mapping[int, Template]) -> dict[int, str]:
-        """The best translation of each sentence by its tags."""
-        longest = max(map(len, templates.values()), default=1)  # an edit may have made it longer than any translation
+        """The best translation of each sentence with its given tags."""
+        longest = max(map(len, templates.values()), default=1)  # edits may make it longer than any translation
         numbered = _Numbered(templates)
         hypotheses = self._search(list(templates), mode="template", templates=numbered, max_len_b=longest)
         return {i: self.text(h["tokens"]) for i, h in hypotheses}
@@ -109,9 +109,9 @@ class Diversifier:
     def vary(
         self, sentences: Sequence[int], distances: Sequence[int], samples: int, rng: random.Random
     ) -> list[Variation]:
-        """Generate ``samples`` translations per sentence and distance; fewer if there are not enough tag sequences.
+        """Generate ``samples`` translations per sentence and distance, or fewer if there are not enough tag sequences.
 
-        The one translation at distance 0 stands there `samples` times, so that all distances compare.
+        The single translation at distance 0 is repeated ``samples`` times, so that the distances are comparable.
         """
         best = self.most_likely(sentences)
         out: list[Variation] = []
@@ -140,7 +140,7 @@ class Diversifier:
         dictionary = self.task.target_dictionary
         generator = LatentGenerator(self.models, dictionary, beam_size=self.beam, **options)
         device = next(self.models[0].parameters()).device
-        ordered = sorted(sentences, key=self.dataset.size)  # little padding
+        ordered = sorted(sentences, key=self.dataset.size)  # to reduce padding
         for start in range(0, len(ordered), self.batch_size):
             batch = self.dataset.collater([self.dataset[i] for i in ordered[start : start + self.batch_size]])
             if device.type == "cuda":
@@ -171,7 +171,7 @@ def measure(variations: Sequence[Variation], references: Mapping[int, str], toke
 
 
 def table(rows: Sequence[Mapping[str, Any]], samples: int) -> Table:
-    """The measures as a table."""
+    """The results of :func:`measure` as a table."""
     return Table(
         f"Translations by varied tag sequences, {samples} of each sentence at each distance",
         ["edit distance", "translations", "BLEU", "distinct-1"],

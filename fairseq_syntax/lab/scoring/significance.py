@@ -120,9 +120,9 @@ class Resampled:
     the seed that does not depend on the sentences. For this effect, a draw adds a sample of the seeds: the mean of
     n - 1 of the n seeds, drawn with replacement, minus the mean of all, scaled down to this part of the variance. (Rao
     and Wu 1988, Resampling Inference With Complex Survey Data; drawing n of n would make the variance of a mean too
-    small by a factor of (n - 1) / n.) The total variance is thus that of two crossed random effects, sentences and seeds (Searle,
-    Casella and McCulloch 1992, Variance Components). Drawing both sentences and seeds in full would count their
-    interaction three times.
+    small by a factor of (n - 1) / n.) The total variance is thus that of two crossed random effects, sentences and
+    seeds (Searle, Casella and McCulloch 1992, Variance Components). Drawing both sentences and seeds in full would
+    count their interaction three times.
 
     The coverage of the intervals was simulated (``tools/coverage.py``, table in ``examples/evaluation/README.md``): it
     is 95 to 96 % if seeds differ as much as the sentences explain, and lower if there are few seeds that differ by far
