@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import partial
 
-__all__ = ["SyntaxDataError", "meant", "quoted"]
+__all__ = ["SyntaxDataError", "meant", "quoted", "similar"]
 
 
 class SyntaxDataError(ValueError):
@@ -54,9 +54,14 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """The question whether the most similar of the known names was meant; None if none is similar."""
+    closest = get_close_matches(name, list(known), n=1)
+    return f"did you mean {closest[0]}?" if closest else None
+
+
 def meant(name: str, known: Iterable[str]) -> str | None:
     """The hint for an unknown name: the most similar of the known ones, or else all of them if they are few."""
     known = list(known)
-    if similar := get_close_matches(name, known, n=1):
-        return f"did you mean {similar[0]}?"
-    return f"there are {', '.join(known) or 'none'}" if len(known) <= 40 else None
+    all_of_them = f"there are {', '.join(known) or 'none'}" if len(known) <= 40 else None
+    return similar(name, known) or all_of_them

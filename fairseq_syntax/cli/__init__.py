@@ -6,12 +6,12 @@ import argparse
 import logging
 import os
 import sys
-from difflib import get_close_matches
+from collections.abc import Iterable
 from typing import Any
 
 from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, add_command, commands, load
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
 
@@ -42,12 +42,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.epilog = _by_group(modules)
         _complete(parser)
         if argv and not argv[0].startswith("-"):
-            parser.error(f"there is no subcommand {argv[0]}{_similar(argv[0], modules)}")
+            parser.error(_asking(f"there is no subcommand {argv[0]}", argv[0], modules))
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         subparser = subparsers.choices[args.subcommand]
         options = [option for action in subparser._actions for option in action.option_strings]
-        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
+        subparser.error(_asking(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].partition("=")[0], options))
     fairseq_log = logging.getLogger("fairseq")
     level = fairseq_log.level
     try:
@@ -80,10 +80,10 @@ def _by_group(modules: dict[str, Any]) -> str:
     return "\n".join([*lines, "fairseq-syntax SUBCOMMAND --help describes one, with an example."])
 
 
-def _similar(name: str, names: Any) -> str:
-    """A question that names what was perhaps meant; empty if nothing is similar."""
-    similar = get_close_matches(name, names, n=1)
-    return f": did you mean {similar[0]}?" if similar else ""
+def _asking(message: str, name: str, names: Iterable[str]) -> str:
+    """A message with the question which of the names was meant, if one is similar."""
+    question = similar(name, names)
+    return f"{message}: {question}" if question else message
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
