@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.corpus import PAIRS
 from fairseq_syntax.cli.options import SEVERAL, natural, positive
-from fairseq_syntax.lab.recipes.stages import KINDS
+from fairseq_syntax.lab.recipes.stages import KINDS, shown
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
@@ -79,13 +78,12 @@ def _translate_command(work: Work) -> str:
     """The command that translates raw text with the last system of the recipe that was trained here, if any can."""
     source = work.plan.recipe.parse.source
     checkpoints = [work.plan.checkpoint(run) for run in work.chosen]
-    trained = [os.path.relpath(path) for path in checkpoints if path.exists()]
+    trained = [shown(path) for path in checkpoints if path.exists()]
     if not trained or (source is not None and source.files is not None):
         return ""
     words = ["fairseq-syntax", "translate", trained[-1], "--input", "FILE"]
     if source is not None and source.models is not None:
-        models = work.plan.place(source.models)
-        words += ["--model-dir", min(str(models), os.path.relpath(models), key=len)]
+        words += ["--model-dir", shown(work.plan.place(source.models))]
     return shlex.join(words)
 
 

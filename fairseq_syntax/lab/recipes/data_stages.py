@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
-from fairseq_syntax.lab.recipes.layout import Layout, located
+from fairseq_syntax.lab.recipes.layout import Layout
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
 
@@ -24,9 +24,9 @@ def corpus(layout: Layout) -> Stage:
     reads: list[Path] = []
     listed: list[Path] = []
     if corpus.reader is not None and corpus.data is not None:
-        reader, data = corpus.reader, located(corpus.data, layout.base)
+        reader, data = corpus.reader, layout.place(corpus.data)
         if reader.endswith(".py"):
-            reader = str(located(reader, layout.base))
+            reader = str(layout.place(reader))
         of_reader = {key: _yaml(value) for key, value in corpus.options.items()}
         tests = {name: splits[0] for name, splits in corpus.tests.items()}
         words += options({"reader": reader, "data": Out(data), "option": of_reader, "test": tests})
@@ -95,7 +95,7 @@ def parses(layout: Layout) -> list[Stage]:
                     "parser": side.parser,
                     "lang": lang,
                     "input": text,
-                    "model-dir": Out(located(side.models, layout.base)) if side.models else None,
+                    "model-dir": Out(layout.place(side.models)) if side.models else None,
                     "device": Free(recipe.device),
                     "workers": Free(recipe.workers),
                     "pretokenized": side.tokenizer == "spaces",
@@ -117,7 +117,7 @@ def pieces(layout: Layout) -> list[Stage]:
         if pieces.joint and lang == layout.langs[1]:
             values["model"] = In(folder / f"segmentation.{layout.langs[0]}.json")
         elif lang in pieces.models:
-            values["model"] = In(located(pieces.models[lang], layout.base))
+            values["model"] = In(layout.place(pieces.models[lang]))
         else:
             values["train"] = pieces.method
             if pieces.method != "words":  # whose number is limited by the dictionary, in `binarize`

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class Layout:
         """What is scored."""
         variants = [MAIN, *self.recipe.translate.variants]
         tables = [Table(test, variant) for variant in variants for test in self.tests]
-        return tables + [Table(t.test, t.variant, lines) for lines in self.recipe.score.lines for t in tables]
+        return tables + [replace(table, lines=lines) for lines in self.recipe.score.lines for table in tables]
 
     # ------------------------------------------------------------------------------------------------------ paths
 
@@ -158,14 +158,14 @@ class Layout:
         """The model that translates."""
         return self.model(run) / f"checkpoint_{self.recipe.translate.checkpoint}.pt"
 
-    def output(self, run: Run, test: str, variant: str = MAIN) -> Path:
-        """A run's translations of a test set."""
-        return self.folder / "outputs" / str(Table(test, variant)) / f"{run.system}.{run.seed}.out"
+    def output(self, run: Run, table: Table) -> Path:
+        """A run's translations of a test set, all of its lines."""
+        return self.folder / "outputs" / str(replace(table, lines="")) / f"{run.system}.{run.seed}.out"
 
     def outputs(self, run: Run) -> dict[Table, Path]:
         """All of a run's translations."""
         tables = [Table(test, variant) for variant in self.variants(run.system) for test in self.tests]
-        return {table: self.output(run, table.test, table.variant) for table in tables}
+        return {table: self.output(run, table) for table in tables}
 
     def tree_scores(self, run: Run, test: str) -> Path:
         """How good a run's predicted trees of a test set are, as JSON."""

@@ -104,7 +104,7 @@ def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | No
     if not runs:
         return None
     baseline = variant.baseline or layout.recipe.baseline
-    outputs = {name: [layout.output(run, table.test, table.variant) for run in of] for name, of in runs.items()}
+    outputs = {name: [layout.output(run, table) for run in of] for name, of in runs.items()}
 
     def lines_of(pattern: str | None) -> In | None:
         return None if pattern is None else In(layout.place(pattern, test=table.test))

@@ -28,33 +28,42 @@ def check_options(plan: Plan) -> None:
 
 
 def _check(command: Command, run: Run, plan: Plan) -> None:
+    """Raises SyntaxDataError, with the line of the recipe, for an option that the command does not take."""
+    program = str(command.words[0])
+    refusal = _refusal(program, command.arguments()[3:])
+    if refusal is None:
+        return
+    message, known = refusal
+    # As argparse says it: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
+    why, _, choices = message.strip().rpartition("error: ")[2].partition(" (choose from ")
+    where, line, hint = plan.path, None, None
+    places = read(plan.path).places
+    sections = [("train",), ("size",), ("translate",), *(("systems", run.system, *part) for part in _PARTS)]
+    for name in re.findall(r"--([\w-]+)", why):
+        for section in sections:
+            for key in (name, name.replace("-", "_")):
+                where, line = places.get((*section, key), (where, line))
+        wrong, right = name, known
+        if choices:
+            wrong, right = why.split("'")[-2], re.findall(r"[\w.+-]+", choices)
+        hint = meant(wrong, right) if wrong not in right else hint
+    raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)
+
+
+def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None:
+    """What fairseq prints where it refuses options, and the names of those that it takes; None: it takes them."""
     from fairseq import options
 
-    program, message = str(command.words[0]), io.StringIO()
+    message = io.StringIO()
     # A parser of fairseq logs what it imports, and ends the process where an option is wrong.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
-            parser = getattr(options, f"get_{'training' if program == 'fairseq-train' else 'generation'}_parser")()
-            options.parse_args_and_arch(parser, input_args=command.arguments()[3:])
-        return
+            parser = options.get_training_parser() if program == "fairseq-train" else options.get_generation_parser()
+            options.parse_args_and_arch(parser, input_args=arguments)
     except SystemExit:
-        pass
+        return message.getvalue(), [option.lstrip("-") for option in parser._option_string_actions]
     finally:
         logging.disable(before)
-    # As argparse says it: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
-    why, _, choices = message.getvalue().strip().rpartition("error: ")[2].partition(" (choose from ")
-    names = [one.lstrip("-") for one in parser._option_string_actions]
-    where, line, hint = plan.path, None, None
-    document = read(plan.path)
-    parts = [("train",), ("size",), ("translate",), *(("systems", run.system, *part) for part in _PARTS)]
-    for name in re.findall(r"--([\w-]+)", why):
-        for keys in parts:
-            for key in (name, name.replace("-", "_")):
-                where, line = document.places.get((*keys, key), (where, line))
-        wrong, right = name, names
-        if choices:
-            wrong, right = why.split("'")[-2], re.findall(r"[\w.+-]+", choices)
-        hint = meant(wrong, right) if wrong not in right else hint
-    raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)
+    return None

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import described
-from fairseq_syntax.lab.recipes.layout import MAIN, Run, located
+from fairseq_syntax.lab.recipes.layout import MAIN, Run
 from fairseq_syntax.lab.recipes.layout import Table as Scored
 from fairseq_syntax.lab.recipes.model_stages import tokenizer
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -86,7 +86,7 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     with atomic_open(pages[0]) as file:
         file.write(as_markdown(plan, sections))
     if plan.recipe.page:  # beside the recipe, without the pictures, which are the folder's
-        with atomic_open(located(plan.recipe.page, plan.base)) as file:
+        with atomic_open(plan.place(plan.recipe.page)) as file:
             file.write(as_markdown(plan, text))
     with atomic_open(pages[1]) as file:
         file.write(as_html(plan, sections))
@@ -240,7 +240,7 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dic
     scorer = Scorer(key, [read_text(path) for path in references], tokenizer(plan), score.lowercase)
     scores = {}
     for system in report["systems"]:
-        paths = [plan.output(run, table.test, table.variant) for run in plan.runs if run.system == system["name"]]
+        paths = [plan.output(run, table) for run in plan.runs if run.system == system["name"]]
         runs = [scorer.sentences(read_translations(path).lines) for path in paths if path.exists()]
         if runs:
             scores[system["name"]] = np.mean(runs, axis=0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependen
 from fairseq_syntax.runtime.commands import run_command
 from fairseq_syntax.runtime.console import duration, on_termination, progress, say
 from fairseq_syntax.runtime.files import make_folder
-from fairseq_syntax.runtime.jobs import read_record
+from fairseq_syntax.runtime.jobs import Step, read_record
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -102,43 +103,15 @@ class Runner:
 
     def _make(self, stage: Stage) -> bool:
         """Make a stage unless it is done; whether it is there now."""
-        log = self.log(stage)
         try:
             step = stage.step()
             with step.making() as record:
-                if record is not None:
-                    return True
-                # Of the same origin it was interrupted, and its commands go on with what is there.
-                before = read_record(stage.stamp)
-                if before is not None and before["made_from"] != step.made_from:
-                    stage.remove_stale()
-                # First: after an interruption, the record says whose unfinished outputs these are.
-                step.begin()
-                stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")
-                begun = time.monotonic()
-                self._begun[stage.name] = stage, begun
-                if stage.kind in ("parse", "train") and not sys.stderr.isatty():  # hours, of which no bar tells
-                    self.say(f"{stage.name}: started; its log is {log}")
-                for path in (log, *stage.outputs):
-                    make_folder(path.parent)
-                # Of this start alone: its end is shown if it fails, and says how far a training is.
-                log.write_bytes(b"")
-                for command in stage.commands:
-                    status = self._run(command, stage, log)
-                    if self._stopped:
-                        return False
-                    if status:
-                        return self._failed(stage, f"exit status {status}")
-                for path in stage.outputs:
-                    if not path.exists():
-                        return self._failed(stage, f"it did not make {path}")
-                seconds = round(time.monotonic() - begun, 1)
-                commands = [str(command) for command in stage.commands]
-                step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
-                self.say(f"{stage.name}: done in {duration(seconds)}")
-                return True
+                if record is None:
+                    self._run_commands(stage, step)
+            return True
         except SyntaxDataError as error:
-            self.say(f"{stage.name}: FAILED: {error}")
+            if not self._stopped:
+                self.say(f"{stage.name}: FAILED: {error}")
             return False
         except BaseException:  # a fault of this program must not leave a training running
             self._end_commands()
@@ -146,11 +119,35 @@ class Runner:
         finally:
             self._begun.pop(stage.name, None)
 
-    def _failed(self, stage: Stage, why: str) -> bool:
-        lines = self.log(stage).read_text(encoding="utf-8", errors="replace").splitlines()
-        end = "\n".join("    " + line[:300] for line in lines[-15:])
-        self.say(f"{stage.name}: FAILED, {why}; the end of {self.log(stage)}:\n{end}")
-        return False
+    def _run_commands(self, stage: Stage, step: Step) -> None:
+        """Run the commands of a stage, and record that it is done. Raises SyntaxDataError where it is not."""
+        log = self.log(stage)
+        # Of the same origin it was interrupted, and its commands go on with what is there.
+        before = read_record(stage.stamp)
+        if before is not None and before["made_from"] != step.made_from:
+            stage.remove_stale()
+        # First: after an interruption, the record says whose unfinished outputs these are.
+        step.begin()
+        stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")
+        begun = time.monotonic()
+        self._begun[stage.name] = stage, begun
+        if stage.kind in ("parse", "train") and not sys.stderr.isatty():  # hours, of which no bar tells
+            self.say(f"{stage.name}: started; its log is {log}")
+        for path in (log, *stage.outputs):
+            make_folder(path.parent)
+        # Of this start alone: its end is shown if it fails, and says how far a training is.
+        log.write_bytes(b"")
+        for command in stage.commands:
+            status = self._run(command, log)
+            if status or self._stopped:
+                raise SyntaxDataError(f"exit status {status}; the end of {log}:\n{_end_of(log)}")
+        for path in stage.outputs:
+            if not path.exists():
+                raise SyntaxDataError(f"it did not make {path}; the end of {log}:\n{_end_of(log)}")
+        seconds = round(time.monotonic() - begun, 1)
+        commands = [str(command) for command in stage.commands]
+        step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
+        self.say(f"{stage.name}: done in {duration(seconds)}")
 
     def say(self, text: str) -> None:
         """Say a line, with the time since the start."""
@@ -160,14 +157,14 @@ class Runner:
         """Where the output of a stage's commands is."""
         return self.folder / "logs" / f"{stage.stamp.name}.log"
 
-    def _run(self, command: Command, stage: Stage, log: Path) -> int:
+    def _run(self, command: Command, log: Path) -> int:
+        """Run a command, here or on the cluster; its exit status."""
         with log.open("ab") as stream:
             stream.write(f"$ {command}\n".encode())
         output = None if command.stdout is None else os.path.abspath(command.stdout)
-        where = {"cwd": os.getcwd(), "env": self.variables, "log": os.path.abspath(log), "output": output}
-        if self.cluster is not None:
-            return self.cluster.command(command.arguments(), **where)  # type: ignore[arg-type]
-        return run_command(command.arguments(), **where, started=self._started)  # type: ignore[arg-type]
+        run = partial(run_command, started=self._started) if self.cluster is None else self.cluster.command
+        where, log_path = os.getcwd(), os.path.abspath(log)
+        return run(command.arguments(), cwd=where, env=self.variables, log=log_path, output=output)
 
     def _started(self, process: subprocess.Popen) -> None:
         self._processes.append(process)
@@ -192,6 +189,12 @@ class Runner:
         share = training_share(self.log(stage), stage) if stage.kind == "train" else None
         left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
         return f"{stage.name}{f' {share:.0%}' if share else ''} ({duration(seconds)}{left})"
+
+
+def _end_of(log: Path) -> str:
+    """The last lines of a log, indented."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join("    " + line[:300] for line in lines[-15:])
 
 
 def training_share(log: Path, stage: Stage) -> float | None:

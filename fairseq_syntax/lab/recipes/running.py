@@ -60,7 +60,7 @@ class Work:
         ]
 
     def stages(self) -> list[Stage]:
-        """The stages up to the translations that are asked for, but for runs that are kept."""
+        """The stages up to the translations of the chosen runs, but for those that are kept."""
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
         # All translations are kept: of the data, only what scores are made from beside these is needed, such as the
@@ -75,16 +75,20 @@ class Work:
                     stages.remove(stage)
                 else:
                     wanted |= {*stage.inputs, *stage.after}
-        return [stage for stage in stages if KINDS.index(stage.kind) <= KINDS.index(self.to)]
+        return self._wanted(stages)
 
     def scores(self, finished: Sequence[Run]) -> list[Stage]:
-        """The stages that score what is finished."""
-        made = (self.plan.score(table, finished) for table in self.plan.tables())
-        return [stage for stage in made if stage is not None]
+        """The stages that score finished runs."""
+        stages = (self.plan.score(table, finished) for table in self.plan.tables())
+        return [stage for stage in stages if stage is not None]
 
     def all_stages(self) -> list[Stage]:
         """All of them, as if all runs were finished."""
-        return [*self.stages(), *(self.scores(self.plan.runs) if self.to in ("score", "report") else [])]
+        return self._wanted([*self.stages(), *self.scores(self.plan.runs)])
+
+    def _wanted(self, stages: Sequence[Stage]) -> list[Stage]:
+        """The stages of kinds up to the last that is wanted."""
+        return [stage for stage in stages if KINDS.index(stage.kind) <= KINDS.index(self.to)]
 
     # -------------------------------------------------------------------------------------------------------- work
 
@@ -95,12 +99,10 @@ class Work:
             names of the stages that failed
         """
         failed = runner.run(self.stages())
-        if self.to not in ("score", "report"):
-            return failed
-        finished = self.finished()
-        for run in self.kept_runs:
+        scores = self._wanted(self.scores(self.finished()))
+        for run in self.kept_runs if scores else ():
             self._restore(run)
-        return failed + runner.run([stage for stage in self.scores(finished) if not stage.missing()])
+        return failed + runner.run([stage for stage in scores if not stage.missing()])
 
     def _restore(self, run: Run) -> None:
         """Write the translations of a kept run where they would be."""

@@ -5,7 +5,7 @@ Scalars are read as they are written (``no`` is a language, ``1.10`` a name) and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -350,19 +350,21 @@ class Recipe(Section):
             _check_names([system.parse], parses, "parse", "systems", name, "parse")
         if self.parse.controls and self.parse.source is None:
             raise _error("a control is made from the source's parse: give parse.source", "parse", "controls")
-        score, variants = self.score, self.translate.variants
+        score = self.score
         for side in (self.parse.source, self.parse.target):
             if side is not None and side.files and self.corpus.subset is not None:
                 raise _error("a subset has no parse yet: leave files out", "parse")
-        for key, names in {"trees": score.trees, "also_against": score.also_against}.items():
-            _check_names(names, self.systems, "system", "score", key)
-        asked: dict[tuple[str, ...], tuple[list[str] | None, str | None]] = {
-            ("translate", "variants", name): (one.systems, one.baseline) for name, one in variants.items()
+        systems_named: dict[tuple[str, ...], Sequence[str | None]] = {
+            ("score", "trees"): score.trees,
+            ("score", "also_against"): score.also_against,
+            ("score", "baseline"): [score.baseline],
         }
-        asked |= {("commands", name): (one.systems, None) for name, one in self.commands.items()}
-        asked |= {("score", "values", name): (value.systems, None) for name, value in score.values.items()}
-        for place, (systems, baseline) in {("score", "baseline"): (None, score.baseline), **asked}.items():
-            _check_names([*(systems or []), *([baseline] if baseline else [])], self.systems, "system", *place)
+        for name, variant in self.translate.variants.items():
+            systems_named["translate", "variants", name] = [*(variant.systems or ()), variant.baseline]
+        systems_named |= {("commands", name): one.systems or () for name, one in self.commands.items()}
+        systems_named |= {("score", "values", name): one.systems or () for name, one in score.values.items()}
+        for place, names in systems_named.items():
+            _check_names(filter(None, names), self.systems, "system", *place)
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
                 raise _error(f"no system is called SYSTEM.{control}, to compare SYSTEM with", "score", "shares")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -72,10 +72,10 @@ def options(values: Mapping[str, Any]) -> list[Word]:
     return words
 
 
-def shown(path: Path) -> str:
-    """A path as it is typed where we are."""
-    relative = os.path.relpath(path)
-    return os.fspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
+def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curdir) -> str:
+    """A path as it is typed in a folder: relative, or absolute where it is far away."""
+    relative = os.path.relpath(path, folder)
+    return os.path.abspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,7 @@ class Stage:
 def content(path: Path) -> str:
     """What a file or a folder holds, as a digest; logs and hidden files do not count."""
     if path.is_dir():
-        files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
-        return fingerprint(*([os.fspath(f.relative_to(path)), content(f)] for f in files if f.suffix != ".log"))
+        return fingerprint(*([name, content(file)] for name, file in _files(path) if file.suffix != ".log"))
     # All stages of a recipe ask for the same files again and again, within one process.
     status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
@@ -193,8 +192,14 @@ def _digest(path: Path, *_: int) -> str:
 
 def _listing(folder: Path) -> str:
     """The files of a folder that may be too large to be read at each start."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return fingerprint(*([os.fspath(file.relative_to(folder)), file.stat().st_size] for file in files))
+    return fingerprint(*([name, file.stat().st_size] for name, file in _files(folder)))
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a folder and below, but for hidden ones, sorted: each by its path from there."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not file.name.startswith("."):
+            yield os.fspath(file.relative_to(folder)), file
 
 
 def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:

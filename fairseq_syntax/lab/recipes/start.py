@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
+from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
 _NO_MODELS = "# models: DIR             # default: those that Stanza has downloaded"
@@ -117,7 +117,7 @@ def first_recipe(
         "valid": _named(valid, base),
         "tests": "".join(lines),
         "filter": "{max_length: 500, characters: true}" if spaceless else "{max_length: 100, max_ratio: 3}",
-        "models": f"models: {_seen(models, base)}" if models else _NO_MODELS,
+        "models": f"models: {shown(models, base)}" if models else _NO_MODELS,
         "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
         "pieces": "{" + ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in coverage))}" for lang in langs) + "}",
         "coverage": f", character_coverage: {{{covered}}}" if covered else "",
@@ -135,11 +135,6 @@ def first_recipe(
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
-    names = [_seen(text, base) for text in texts]
+    """The files of a split as a recipe names them: one, or a list."""
+    names = [shown(text, base) for text in texts]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
-
-
-def _seen(text: str, base: Path) -> str:
-    """A path as seen from the recipe; from the root where it is far away."""
-    relative = os.path.relpath(text, base)
-    return os.path.abspath(text) if relative.startswith(os.path.join("..", "..")) else relative
