@@ -1,4 +1,4 @@
-"""The syntax systems, one module each. Every module here is imported, so a new system is a new file."""
+"""The syntax systems, one module each. All modules here are imported, so a new system is a new file."""
 
 import importlib
 import pkgutil

@@ -1,16 +1,16 @@
-"""DBSA: a biaffine head in the encoder and one in the decoder, each trained towards the heads of its side's tree.
+"""DBSA: a biaffine attention head in the encoder and one in the decoder, each trained towards the tree of its side.
 
 Deguchi, Tamura and Ninomiya (2019), Dependency-Based Self-Attention for Transformer NMT, RANLP. Either side can be used
 alone. No parse is needed at inference.
 
-- *Encoder* (section 3.1): the scores of one head are biaffine, ``S = [Q; 1] U Kᵀ``, where Q and K are linear maps of
-  the layer's input; its distribution over keys is
-  trained towards the head of each token. The root and ``</s>`` are their own heads.
-- *Decoder* (section 3.2): the same with the future masked. A token whose head has not been generated yet is trained
-  towards itself. (The ``</s>`` that comes first sees no other key: it has nothing to learn.)
-- *Subwords* (section 3.3): here as in supervised heads, a word's later pieces attach to its first piece, and that to
-  the first piece of the head. The paper's way is an option: a piece attaches to the one after it, and the last piece of
-  a word to the last piece of the head.
+- *Encoder* (section 3.1): the scores of one attention head are biaffine, ``S = [Q; 1] U Kᵀ``, where Q and K are linear
+  maps of the layer's input. Its distribution over keys is trained towards the syntactic head of each token. The root
+  and ``</s>`` are their own heads.
+- *Decoder* (section 3.2): the same, with the future masked. A token whose head has not been generated yet is trained
+  towards itself. (The initial ``</s>`` sees no other key, so it is not trained.)
+- *Subwords* (section 3.3): as in supervised heads, a word's later pieces attach to its first piece, and this to the
+  first piece of the head. The paper's rule is an option: each piece attaches to the next one, and the last piece of a
+  word to the last piece of the head.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from fairseq_syntax.systems.supervised_heads import attachment_accuracy, attachm
 
 
 class Targets(NamedTuple):
-    """Training targets of a head's rows, in its columns. All [B, T].
+    """Training targets for the rows of an attention head. All are [B, T].
 
     Attributes:
         parent: int64, the column that each piece attaches to
-        real: bool, True on rows that are supervised
-        word: bool, True on the piece that stands for each word: one a word
-        seen: bool, of these the ones whose head is among the keys
+        real: bool, True on supervised rows
+        word: bool, True on one piece per word, which represents the word
+        seen: bool, True on those of ``word`` whose head is among the keys
     """
 
     parent: Tensor
@@ -52,16 +52,16 @@ class Targets(NamedTuple):
 
 
 def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
-    """The encoder's rows: pieces, and ``</s>``, which attaches to itself.
+    """The targets in the encoder, for pieces and for ``</s>``, which attaches to itself.
 
     Args:
-        chain: the paper's rule for subwords
+        chain: use the paper's rule for subwords
     """
     if not chain:
         word = syntax.real & (syntax.first_piece == syntax.column)
         return Targets(link(syntax), ~syntax.padding, word, word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
-    # `</s>` and padding, of no word, count as their own last pieces, and so attach to themselves.
+    # `</s>` and padding belong to no word; as their own last pieces, they attach to themselves.
     last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))
     is_last = last_of_word == syntax.column
     word = syntax.real & is_last
@@ -69,14 +69,14 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
 
 
 def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
-    """The decoder's rows, whose input is the target after one ``</s>``: what has not been generated is not attached to.
+    """The targets in the decoder, whose input is ``</s>`` and the target; no piece attaches to a later one.
 
     Args:
-        syntax: of the target, in the columns of the target
-        chain: the paper's rule for subwords
+        syntax: the target's syntax, in the columns of the target
+        chain: use the paper's rule for subwords
     """
     parent, _, word, _ = source_targets(syntax, chain)
-    # One column to the right. What falls off at the end is `</s>` or padding, never a piece.
+    # Shift right by one column. The column that is dropped is `</s>` or padding, never a piece.
     parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, syntax.real, word))
     later = parent > syntax.column
     return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
@@ -104,15 +104,15 @@ class DbsaConfig(SystemConfig):
 
 
 class BiaffineHead(HeadSystem):
-    """Code shared by both sides: one biaffine head and its loss.
+    """Code shared by both sides: one biaffine attention head and its loss.
 
     Args:
-        options: those of both sides
-        args: the options of the model, with the sizes of this side
+        options: the options of both sides
+        args: the model's options, with the sizes of this side
 
     Attributes:
         side: ``encoder`` or ``decoder``
-        loss_name: of its loss; with ``_layer``, ``_head`` and ``_weight`` the names of its options
+        loss_name: the name of the loss, and the prefix of the options ``_layer``, ``_head`` and ``_weight``
     """
 
     config = DbsaConfig
@@ -146,11 +146,11 @@ class BiaffineHead(HeadSystem):
         return BiaffineTerm(self.place[1], self.biaffine)
 
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
-        """The targets of the rows, and a mask of the keys [1 or B, 1 or T, T] that they do not see."""
+        """The targets, and the mask [1 or B, 1 or T, T] of keys that the rows do not see."""
         raise NotImplementedError
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
-        """Cross entropy of each supervised row towards what it attaches to, summed over rows."""
+        """The cross entropy of the supervised rows towards their targets, summed over rows."""
         targets, hidden = self.targets(step.parse)
         hidden = hidden | step.padding[:, None, :]  # [B, T, T]
         nll = attachment_nll(scores, targets.parent, targets.real, hidden)
@@ -162,12 +162,12 @@ class BiaffineHead(HeadSystem):
 
 @register_encoder_system("dbsa")
 class EncoderDbsa(BiaffineHead, EncoderSystem):
-    """The encoder's head."""
+    """The biaffine head of the encoder."""
 
     side, loss_name = "encoder", "dbsa"
 
     def parent_head(self) -> Place | None:
-        """The head, where a word's first piece stands for it, as readers of the head expect."""
+        """The head, unless the last piece represents a word, since readers of the head expect the first piece."""
         return None if self.chain else self.place
 
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
@@ -176,7 +176,7 @@ class EncoderDbsa(BiaffineHead, EncoderSystem):
 
 @register_decoder_system("dbsa")
 class DecoderDbsa(BiaffineHead, DecoderSystem):
-    """The decoder's head; its options are the encoder's."""
+    """The biaffine head of the decoder; its options are declared with the encoder's."""
 
     side, loss_name = "decoder", "dbsa_decoder"
 

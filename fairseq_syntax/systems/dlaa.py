@@ -1,8 +1,9 @@
 """DLAA: attention over the dependency block of a predicted position.
 
 Qiu et al. (2019), Dependency-Based Local Attention Approach to Neural Machine Translation, sections 4 and 5. At each
-step the decoder predicts a position of the source (Equation 8), takes the block of the word that stands there (the
-word, its parent, its children, its siblings, Equations 17 and 18) and attends to the states of the block (Equation 19).
+step, the decoder predicts a source position (Equation 8), takes the dependency block of the word at this position (the
+word, its parent, its children and its siblings, Equations 17 and 18), and attends to the states of the block
+(Equation 19).
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ ALIGNMENTS = ("interpolate", "hard", "gaussian")
 
 @dataclass
 class BlockMemory(PositionMemory):
-    """The words of a batch of B sentences, of which the longest has W, and their dependency blocks.
+    """The words of a batch of B sentences with up to W words, and their dependency blocks.
 
     Attributes:
-        first: [N] int64, the row of :attr:`blocks` that belongs to the first word of each decoder
-            row's sentence
-        blocks: [B · W, R · W], for each word what is added to the scores of its sentence's words
-            when the decoder stands there: 0 inside its block and −inf outside. R is 1, or 2 for
-            ``interpolate``: behind a word's block comes that of the next word
-        syntax: of the batch
+        first: [N] int64, for each row of the decoder, the row of :attr:`blocks` for the first word of its sentence
+        blocks: [B · W, R · W], for each word as the predicted position, what is added to the scores of the words of its
+            sentence: 0 inside the word's block and −inf outside. R is 1, or 2 for ``interpolate``, with the block of
+            the next word after the word's own
+        syntax: the batch's syntax
     """
 
     first: Tensor
@@ -51,7 +51,7 @@ class BlockMemory(PositionMemory):
     syntax: SyntaxBatch
 
     def select(self, rows: Tensor) -> BlockMemory:
-        """The memory of other rows; the blocks are shared."""
+        """The memory of the selected rows; the blocks are shared."""
         return replace(super().select(rows), first=self.first.index_select(0, rows))
 
 
@@ -74,14 +74,13 @@ class DLAAConfig(GuidedConfig):
 class BlockAttention(GuidedAttention):
     """Attention over the dependency block of the predicted position.
 
-    With a position between two words, ``interpolate`` attends to the blocks of both and mixes the
-    two contexts by the fraction; ``hard`` to the block of the nearest word, which leaves the
-    predictor without a gradient; ``gaussian`` to the same block, its weights multiplied by Luong's
-    Gaussian around the position.
+    For a position between two words, ``interpolate`` attends to the blocks of both words and mixes the two contexts
+    linearly. ``hard`` attends to the block of the nearest word, so the predictor has no gradient. ``gaussian`` attends
+    to the same block, and multiplies the weights by Luong's Gaussian around the position.
 
     Args:
-        options: the system's
-        hidden_size, source_size: of the decoder, and of the encoder's states
+        options: the options of the system
+        hidden_size, source_size: the sizes of the decoder's and the encoder's states
     """
 
     def __init__(self, options: DLAAConfig, hidden_size: int, source_size: int) -> None:
@@ -94,21 +93,21 @@ class BlockAttention(GuidedAttention):
         states = F.embedding(word_grid(syntax), word_means(encoded.states, syntax))  # [B, W, E]
         B, W, _ = states.shape
         if self.alignment == "hard" and self.position is not None:
-            # A gradient of zero for the predictor: processes that train together wait for one of every parameter.
+            # A zero gradient for the predictor, since distributed training waits for a gradient of every parameter.
             states = states + 0 * self.position.score.weight.sum().type_as(states)
         last = (length - 1).clamp(min=0)  # [B]
         place = torch.arange(W, device=length.device)
-        # A sentence without words has one place, whose state is zero: a softmax over none is NaN.
-        # The span is S − 1, and not Equation 8's S, which is no word.
+        # A sentence without words has one place with a zero state, since a softmax over nothing is NaN.
+        # The span is S − 1 rather than Equation 8's S, which is not the position of a word.
         words = self.remember_positions(states, place > last[:, None], last.float())
         members, present = line_relatives(syntax, self.block_size, RELATIONS)  # [B, W, K] each
-        # Words have themselves first. Other places get word 0: a row of −inf alone would be NaN.
+        # A word is the first member of its block. Places without a word get word 0, since a row of only −inf gives NaN.
         present[:, :, 0] = True
-        # Absent members are written into a column W, which is cut off.
+        # Absent members are written to column W, which is dropped.
         blocks = torch.full((B, W, W + 1), float("-inf"), device=length.device, dtype=states.dtype)
         blocks = blocks.scatter(2, members.masked_fill(~present, W), 0.0)[:, :, :W]
         if self.alignment == "interpolate":
-            after = (place + 1).minimum(last[:, None])  # [B, W], the last word after itself
+            after = (place + 1).minimum(last[:, None])  # [B, W], the next word; for the last word, itself
             blocks = torch.cat((blocks, blocks.gather(1, after[:, :, None].expand(-1, -1, W))), dim=2)
         first, blocks = syntax.rows * W, blocks.flatten(0, 1)
         return BlockMemory(**vars(words), first=first, blocks=blocks, syntax=syntax)
@@ -121,7 +120,7 @@ class BlockAttention(GuidedAttention):
             # [N, 2, W]: the blocks of the words before and after the position
             bias = bias.view(len(hidden), 2, -1)
             in_blocks = F.softmax(keys.dots(hidden)[:, None] + bias, dim=2, dtype=torch.float32)  # [N, 2, W]
-            fraction = position - word  # [N]; through it the predictor gets its gradient
+            fraction = position - word  # [N]; carries the gradient of the predictor
             return torch.bmm(torch.stack((1 - fraction, fraction), dim=1)[:, None], in_blocks).squeeze(1)
         scores = keys.dots(hidden, plus=bias)  # [N, W]
         if self.alignment == "hard":

@@ -1,11 +1,11 @@
 """The syntactic GCN: graph convolutions over the dependency tree, on the states of any encoder.
 
 Bastings, Titov, Aziz, Marcheggiani and Sima'an (2017), Graph Convolutional Encoders for Syntax-aware Neural Machine
-Translation, EMNLP, sections 3 and 4. A word's state takes in those of its dependents and its head:
+Translation, EMNLP, sections 3 and 4. A word's state is updated from its own, its dependents' and its head's:
 
     h'_v = ReLU( Σ_{u ∈ N(v)} g_uv (W_dir(u,v) h_u + b_lab(u,v)) ),   g_uv = σ( ŵ_dir(u,v) · h_u + b̂_lab(u,v) )
 
-N(v) are the dependents of v, its head and v itself. Around each layer there is a residual connection.
+N(v) contains the dependents of v, its head and v itself. Each layer has a residual connection.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ WORD_STATES = ("mean", "first")
 class GraphConvolution(nn.Module):
     """One layer, without the residual connection.
 
-    An edge runs both ways, from the dependent to the head and back, with a matrix for each direction, and a bias for
-    each direction and label. The edge of a word to itself (the loop) has a matrix and a bias too.
+    Messages are sent along an edge in both directions, with a matrix for each direction and a bias for each direction
+    and label. The edge of a word to itself (the loop) has a matrix and a bias too.
 
     Args:
-        size: C, of the states
-        num_labels: size of the label inventory
+        size: C, the size of the states
+        num_labels: the size of the label inventory
         gates: multiply each message by its gate g
-        edge_dropout: probability in training that an edge is left out, in each direction by itself; what stays is
-            scaled up in turn. Loops stay.
+        edge_dropout: the probability in training that an edge is dropped, independently in each direction; the others
+            are scaled up accordingly. Loops are never dropped.
     """
 
     def __init__(self, size: int, num_labels: int, gates: bool = True, edge_dropout: float = 0.0) -> None:
         super().__init__()
         self.edge_dropout = edge_dropout
-        # The labels have the biases of edges; a loop has no label.
+        # Biases depend on the label; loops have no label.
         self.upward, self.downward, self.loop = (nn.Linear(size, size, bias=i == 2) for i in range(3))
         self.label_bias = nn.Embedding(num_labels, 2 * size)
         self.gate = nn.Linear(size, 3) if gates else None
@@ -67,17 +67,17 @@ class GraphConvolution(nn.Module):
 
         Args:
             h: [W, C], the states of the words
-            parent: [W] int64, each word's head; a root, which has no head, its own index
+            parent: [W] int64, the index of each word's head; for a root, its own index
             label: [W] int64, the label of the edge to the head
 
         Returns:
             [W, C]
         """
         bias_up, bias_down = self.label_bias(label).chunk(2, dim=1)
-        up = self.upward(h) + bias_up  # from each word to its head
-        down = self.downward(h)[parent] + bias_down  # to each word from its head
+        up = self.upward(h) + bias_up  # messages from each word to its head
+        down = self.downward(h)[parent] + bias_down  # messages to each word from its head
         loop = self.loop(h)
-        # [W, 2], up and down: 0 on roots, which have no edge. Dropout draws for each element.
+        # [W, 2], up and down; 0 for roots, which have no edge. Dropout is independent for each element.
         edges = (parent != torch.arange(parent.numel(), device=parent.device))[:, None].to(up.dtype).expand(-1, 2)
         weight_up, weight_down = F.dropout(edges, self.edge_dropout, self.training).split(1, dim=1)
         if self.gate is not None and self.label_gate is not None:
@@ -103,13 +103,13 @@ class GCNConfig(SystemConfig):
 
 
 class SyntacticGCN(nn.Module):
-    """Graph convolutions on the states of the pieces of a batch.
+    """Graph convolutions over the pieces of a batch.
 
-    A word's state is that of its first piece, or the mean over its pieces, and what the layers add to it is added to
-    all its pieces. ``</s>`` and padding stay as they are.
+    The state of a word is that of its first piece or the mean over its pieces; the output of the layers is added to all
+    its pieces. The states of ``</s>`` and padding do not change.
 
     Args:
-        options: their number, and how they are
+        options: the number of layers and their options
         size, num_labels: as in :class:`GraphConvolution`
     """
 
@@ -122,15 +122,15 @@ class SyntacticGCN(nn.Module):
         )
 
     def forward(self, x: Tensor, syntax: SyntaxBatch) -> Tensor:
-        """[S, B, C] to [S, B, C]; ``syntax`` has the columns of ``x``."""
+        """Map [S, B, C] to [S, B, C]; ``syntax`` has the columns of ``x``."""
         if self.word_state == "mean":
-            h = word_means(x, syntax)[:-1]  # without its row for no word
+            h = word_means(x, syntax)[:-1]  # without the row for "no word"
         else:
             h = x[syntax.word_start, syntax.batch_of_word]
         added = torch.zeros_like(h)
         for layer in self.layers:
             added = added + layer(h + added, syntax.parent, syntax.word_deprel)
-        return x + F.pad(added, (0, 0, 0, 1))[syntax.word_of_piece.t()]  # −1, no word, is the last row
+        return x + F.pad(added, (0, 0, 0, 1))[syntax.word_of_piece.t()]  # −1, "no word", is the last row
 
 
 @dataclass
@@ -149,7 +149,7 @@ class GCNBlock(EncoderSystem):
 
     Args:
         gcn: the convolutions
-        after: the layer, 0-based; None: on the embeddings, with their positions
+        after: the 0-based layer; None for the embeddings (with positions)
     """
 
     config = GCNBlockConfig
@@ -197,7 +197,7 @@ class GCNEncoder(SyntaxLSTMEncoder):
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
         if self.after != "embeddings":
             return x
-        assert syntax is not None  # the encoder has checked that it is there
+        assert syntax is not None  # checked by the encoder
         return self.gcn(x, syntax)
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
@@ -219,14 +219,14 @@ class GCNEncoderConfig(GCNConfig):
 
 @register_lstm("gcn_lstm")
 class GCNModel(SyntaxLSTMModel):
-    """fairseq's LSTM with attention, and graph convolutions in its encoder."""
+    """fairseq's LSTM with attention, with graph convolutions in its encoder."""
 
     config = GCNEncoderConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
     def remember(cls, args: Namespace, task: SyntaxTask) -> None:
-        """Note the labels of the task's source."""
+        """Record the labels of the task's source."""
         remember_labels(args, task, "deprel")
 
     @classmethod

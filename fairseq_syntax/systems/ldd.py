@@ -1,8 +1,8 @@
 """LDD: labelled dependency distributions in self-attention.
 
 Liu and Sima'an (2022), Passing Parser Uncertainty to the Transformer: Labeled Dependency Distributions for Neural
-Machine Translation, EAMT, section 3. Every head of the first encoder layer is given a group of dependency labels, and
-its scores are multiplied by the parser's probability that the query modifies the key with a label of that group.
+Machine Translation, EAMT, section 3. Each head of the first encoder layer is assigned a group of dependency labels. Its
+scores are multiplied by the parser's probability that the query modifies the key with a label of that group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 LABELLED = ("LDD", "LDA", "LDP")  # one label group per head
 UNLABELLED = ("UDD", "UDP")  # labels summed out, the same matrix for every head
-UNIFORM = ("ULDD", "UUDD")  # every point of the tensor the same
+UNIFORM = ("ULDD", "UUDD")  # a constant tensor
 VARIANTS = (*LABELLED, *UNLABELLED, *UNIFORM)
 FORMS = ("auto", "linear", "dense")
 
@@ -43,16 +43,16 @@ FORMS = ("auto", "linear", "dense")
 
 
 def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, groups: int, best: bool) -> SparseFactors:
-    """LDD[i, j, l] = p(head j, label in group l | i) between pieces, or the 1-best tree in its place (LDP).
+    """LDD[i, j, l] = p(head j, label in group l | i) between pieces, or the 1-best tree instead (LDP).
 
-    The mass of the artificial root is on the diagonal of words, in the group ``root`` whatever its label. Rows and
+    The mass of the artificial root is on a word's diagonal, in the group ``root`` regardless of its label. Rows and
     columns of ``</s>`` have no entries.
 
     Args:
-        group_of_label: [labels] int64, group of each deprel id, -1 for none
-        root: the group of root mass, -1 for none
+        group_of_label: [labels] int64, the group of each deprel id, -1 for none
+        root: the group for the root's mass, -1 for none
         groups: L, the number of groups
-        best: the 1-best tree, with 1 in the group of its label
+        best: use the 1-best tree, with 1 in the group of each arc's label
 
     Returns:
         factors of size (B, L, T)
@@ -66,7 +66,7 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
 
 
 def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFactors:
-    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP), the same for every head.
+    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP); the same for all heads.
 
     Returns:
         factors of size (B, ``heads``, T)
@@ -76,23 +76,23 @@ def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFac
     return SparseFactors.of((B, heads, T), arcs.batch, None, arcs.dependent, arcs.head, arcs.prob)
 
 
-# -- what it does to the scores (section 3.2) --------------------------------------------------------------------------
+# -- its effect on the scores (section 3.2) - --------------------------------------------------------------------------
 
 
 class LddTerm(ScoreTerm):
-    """Equations 4 and 5: N = softmax(S ⊙ LDD), one matrix of LDD per head; LDA: softmax(LDD).
+    """Equations 4 and 5: N = softmax(S ⊙ LDD) with one matrix of LDD per head, or softmax(LDD) for LDA.
 
     Args:
         factors: LDD, of size (B, H, T)
-        replace: the factors replace the scores (LDA)
-        form: ``linear`` or ``dense``, or ``auto`` for the faster of them
+        replace: replace the scores by the factors (LDA)
+        form: ``linear`` or ``dense``, or ``auto`` for the faster one
     """
 
     def __init__(self, factors: SparseFactors, replace: bool = False, form: str = "auto") -> None:
         B, H, T = factors.size
         self._factors, self._replace = factors, replace
         self.without_dropout = form == "linear"
-        # The dense form's cost grows with the scores, the linear one's with the entries.
+        # The cost of the dense form grows with the scores, that of the linear form with the entries.
         dense = len(factors.factor) * thresholds(factors.factor.device).scores_per_entry > B * H * T * T
         self._linear = form == "linear" or (form == "auto" and not dense)
 
@@ -109,12 +109,12 @@ class LddTerm(ScoreTerm):
 
 
 class UniformTerm(ScoreTerm):
-    """Equations 4 and 5 with every point of LDD the same (ULDD, UUDD).
+    """Equations 4 and 5 with a constant LDD (ULDD, UUDD).
 
     Args:
-        point: [B] float, the value of every point of a sentence
-        real: [B, T] bool, True on pieces: rows and columns of ``</s>`` are 0
-        form: ``dense``, or anything else for PyTorch's own attention with the factor in its queries
+        point: [B] float, the constant of each sentence
+        real: [B, T] bool, True on pieces; rows and columns of ``</s>`` are 0
+        form: ``dense``; otherwise PyTorch's attention is used, with scaled queries
     """
 
     def __init__(self, point: Tensor, real: Tensor, form: str = "auto") -> None:
@@ -128,7 +128,7 @@ class UniformTerm(ScoreTerm):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self._dense:
             return None
-        # One factor for a row of scores scales its query; a zero query or key has scores of 0.
+        # A common factor for a row of scores scales its query; scores with a zero query or key are 0.
         real = self._real[:, None, :, None]  # [B, 1, T, 1]
         q = q * (real * self._point[:, None, None, None]).to(q.dtype)
         return plain_attention(q, k * real, v, key_padding_mask)
@@ -161,16 +161,15 @@ class LddConfig(SystemConfig):
 class Ldd(EncoderSystem):
     """Dependency distributions in the first encoder layer or others, with a head per label group.
 
-    The variants are LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDP
-    (1-best tree), ULDD (every point 1/(T·L)) and UUDD (every point 1/T) of Table 1, where UUDD is
-    called UDD; and UDD, here that of section 3.1 (labels summed out). T is the number of pieces,
-    without ``</s>``.
+    The variants are those of Table 1: LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDP
+    (1-best tree), ULDD (constant 1/(T·L)) and UUDD (constant 1/T, called UDD in the table); and UDD as in section 3.1
+    (labels summed out). T is the number of pieces without ``</s>``.
 
     Args:
         options: variant and form
-        labels: the deprel inventory, in the order of its ids
+        labels: the deprel inventory, in the order of ids
         groups: the label groups, one per head
-        layers: 0-based
+        layers: 0-based layer numbers
     """
 
     config = LddConfig
@@ -185,10 +184,10 @@ class Ldd(EncoderSystem):
         super().__init__()
         self.variant, self.form = options.ldd_variant, options.ldd_form
         self.groups, self._layers = groups, layers
-        # The tree is what every batch with syntax has; uniform variants take only the lengths from it.
+        # Every batch with syntax has the tree; uniform variants use only its lengths.
         needs = {"arcs"} if self.variant in ("LDD", "LDA", "UDD") else {"tree"}
         self.training_needs = self.inference_needs = frozenset(needs)
-        # Not in checkpoints: they have the labels and the groups that it is made of.
+        # Not in checkpoints, which contain the labels and groups from which it is computed.
         self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
 
     @classmethod
@@ -196,7 +195,7 @@ class Ldd(EncoderSystem):
         from fairseq_syntax.data.label_groups import parse_label_groups, read_label_groups
 
         labels = remember_labels(args, task, "deprel")
-        # The groups go into the checkpoint, which must not depend on a file elsewhere.
+        # The groups are stored in the checkpoint, which must not depend on another file.
         text = getattr(args, "ldd_label_groups_text", None)
         if text is not None:
             groups = parse_label_groups(text, "the checkpoint's label groups")
@@ -210,7 +209,7 @@ class Ldd(EncoderSystem):
             )
         layers = layer_numbers("--ldd-layers", config.ldd_layers, args.encoder_layers)
         if config.ldd_variant in LABELLED:
-            coverage = groups.check(labels[1:])  # the first label stands for unknown ones
+            coverage = groups.check(labels[1:])  # the first label represents unknown ones
             logger.info("labels of %s: %s", groups.source, coverage)
         return cls(config, labels, groups, layers)
 
@@ -240,5 +239,5 @@ class Ldd(EncoderSystem):
         return labelled_factors(syntax, cast(Tensor, self.group_of_label), self.groups.root, L, best)
 
 
-# 8 heads in every other layer, as in the paper, whatever the size.
+# 8 heads in all other layers, as in the paper, for all sizes.
 register_presets("ldd_transformer", encoder_syntax="ldd", encoder_attention_heads=8, decoder_attention_heads=8)

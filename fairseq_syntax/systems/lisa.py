@@ -1,4 +1,4 @@
-"""LISA in translation: a head whose scores are a biaffine parser, and which attends as it parses.
+"""LISA for translation: an attention head whose scores are those of a biaffine parser.
 
 Strubell et al. (2018), Linguistically-Informed Self-Attention for Semantic Role Labeling, section 3.1, as brought to
 subwords and translation by Bugliarello and Okazaki (2020), appendix A.
@@ -26,12 +26,12 @@ from fairseq_syntax.systems.supervised_heads import attachment, attachment_nll
 class Biaffine(nn.Module):
     """``S = [Q; 1] U Kᵀ`` with ``Q = f(W_q x + b_q)``, ``K = f(W_k x + b_k)``.
 
-    The 1 makes U's last row a preference for heads whatever the dependent, as in Dozat and Manning (2017).
+    Because of the 1, U's last row scores heads independently of the dependent, as in Dozat and Manning (2017).
 
     Args:
         embed_dim: C
-        dim: d, of Q and K
-        linear: f is the identity, and not ReLU
+        dim: d, the size of Q and K
+        linear: whether f is the identity rather than ReLU
     """
 
     def __init__(self, embed_dim: int, dim: int, linear: bool = False) -> None:
@@ -45,19 +45,19 @@ class Biaffine(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Dependents [T, B, C] and heads [S, B, C] (default: the same) to scores [B, T, S]."""
+        """Scores [B, T, S] of dependents [T, B, C] and heads [S, B, C] (default: the same)."""
         memory = x if memory is None else memory
         q, k = self.query(x.transpose(0, 1)), self.key(memory.transpose(0, 1))
         if not self.linear:
             q, k = F.relu(q), F.relu(k)
-        # [q; 1] U, without joining the 1 to q
+        # [q; 1] U, without concatenating q and 1
         return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)  # [B, T, S]
 
 
 class BiaffineTerm(ScoreTerm):
-    """The head's dot products give way to the biaffine scores."""
+    """Replaces the head's dot products by biaffine scores."""
 
-    needs_memory = True  # in a decoder's search, keys are made of the inputs of all steps so far
+    needs_memory = True  # in search, a decoder computes the keys from the inputs of all previous steps
 
     def __init__(self, head: int, biaffine: Biaffine) -> None:
         self.heads = slice(head, head + 1)
@@ -68,10 +68,10 @@ class BiaffineTerm(ScoreTerm):
 
 
 class GoldTerm(BiaffineTerm):
-    """Real tokens look at their given parent and nowhere else; ``</s>`` keeps its biaffine row.
+    """Makes pieces attend only to their gold parents; ``</s>`` keeps its biaffine scores.
 
     Args:
-        parent: [B, T] int64, column of each token's parent
+        parent: [B, T] int64, the column of each token's parent
         real: [B, T] bool, True on pieces
     """
 
@@ -81,7 +81,7 @@ class GoldTerm(BiaffineTerm):
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         predicted = super().scores(scores, inputs)
-        # Finite in float16 and bfloat16 too, and its exp is 0 there.
+        # Finite also in float16 and bfloat16, where its exp is 0.
         gold = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
         return torch.where(self._real[:, None, :, None], gold[:, None], predicted)
 
@@ -107,14 +107,14 @@ class LisaConfig(SystemConfig):
 class Lisa(EncoderSystem):
     """One biaffine head.
 
-    At a weight of 1 the model maximises the joint probability of translation and parents; gold
-    parents at inference are an upper bound.
+    With weight 1, training maximizes the joint probability of translation and parents. Gold parents at inference give
+    an upper bound.
 
     Args:
-        options: its options
+        options: the options of LISA
         embed_dim: C
         layer: 0-based
-        dim: d, of its queries and keys
+        dim: d, the size of queries and keys
     """
 
     config = LisaConfig
@@ -137,7 +137,7 @@ class Lisa(EncoderSystem):
 
     @property
     def drops_parses(self) -> bool:
-        """False: given parents are for inference alone."""
+        """False: gold parents are used only at inference."""
         return False
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
@@ -157,13 +157,13 @@ class Lisa(EncoderSystem):
         return BiaffineTerm(self.place[1], self.biaffine)
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm:
-        """With gold parents: the predicted ones."""
+        """The term for a sentence without gold parents: that of predicted parents."""
         return BiaffineTerm(self.place[1], self.biaffine)
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
-        """Cross entropy of each real token's row towards the first piece of its word's parent, summed over tokens.
+        """The cross entropy of each piece's row towards the first piece of its word's parent, summed over pieces.
 
-        None where the given parents stand in for the scores.
+        None if gold parents replace the scores.
         """
         if self.gold and not self.training:
             return None

@@ -1,4 +1,4 @@
-"""Local attention: a window of source tokens around a position.
+"""Local attention: attention to a window of source tokens around a position.
 
 Luong, Pham and Manning (2015), Effective Approaches to Attention-based Neural Machine Translation, section 3.2; a
 baseline of the DLAA paper (its Equations 7 and 8). It needs no parse.
@@ -33,8 +33,8 @@ class WindowMemory(PositionMemory):
     """The source tokens of a batch, [N, S].
 
     Attributes:
-        windows: [S, N, S], for each target step, row and source column 0 inside the window and −inf
-            outside; None where the position is predicted
+        windows: [S, N, S], for each target step, row and source column, 0 inside the window and −inf outside; None if
+            the position is predicted
     """
 
     windows: Tensor | None
@@ -58,15 +58,14 @@ class LocalAttentionConfig(GuidedConfig):
 
 
 class WindowAttention(GuidedAttention):
-    """Attention over the tokens at most ``window`` away from a position.
+    """Attention over the tokens at a distance of at most D from a position.
 
-    ``monotonic`` (local-m): the position is the step, or the last token once the source is at its
-    end; ``predictive`` (local-p): it is predicted, and the weights are multiplied by a Gaussian
-    around it with σ = D/2.
+    With ``monotonic`` (local-m), the position is the target step, limited to the last source token. With ``predictive``
+    (local-p), it is predicted, and the weights are multiplied by a Gaussian around it with σ = D/2.
 
     Args:
         options: the kind, and D (``local_window``)
-        hidden_size, source_size: of the decoder, and of the encoder's states
+        hidden_size, source_size: the sizes of the decoder's and the encoder's states
     """
 
     def __init__(self, options: LocalAttentionConfig, hidden_size: int, source_size: int) -> None:
@@ -81,12 +80,12 @@ class WindowAttention(GuidedAttention):
     def remember(self, encoded: Encoded) -> WindowMemory:
         padding = encoded.padding.t()
         length = (~padding).sum(dim=1)
-        # Equation 8: positions are in [0, S], and the last token is S − 1.
+        # Equation 8: positions are in [0, S]; the last token is S − 1.
         tokens = self.remember_positions(encoded.states.transpose(0, 1), padding, length.float())
         windows = None
         if self.position is None:
             place = torch.arange(padding.size(1), device=length.device)
-            centre = place[:, None].minimum(length - 1)  # [S, N], of each step
+            centre = place[:, None].minimum(length - 1)  # [S, N], for each step
             outside = (place - centre[:, :, None]).abs() > self.window
             windows = negative_infinity_at(outside | padding, encoded.states)
         return WindowMemory(**vars(tokens), windows=windows)
@@ -94,12 +93,12 @@ class WindowAttention(GuidedAttention):
     def weights(self, hidden: Tensor, position: Tensor | None, memory: WindowMemory, step: int) -> Tensor:
         if position is None:
             assert memory.windows is not None
-            # Beyond the longest source, each row's window stays at its last token.
+            # After the longest source's length, each window stays at the last token.
             window = memory.windows[min(step, len(memory.windows) - 1)]  # [N, S]
             return F.softmax(memory.keys.dots(hidden, plus=window), dim=1, dtype=torch.float32)
         factor, square = LogGaussian.apply(memory.place, position, self.sigma)
-        # 0 within the window and at least 1 outside, where scores thus fall below −1e29: no mask is
-        # needed, here or in the gradient.
+        # 0 inside the window and at least 1 outside, which puts scores below −1e29. No mask is needed, also not in the
+        # gradient.
         outside = F.hardshrink(square, self.window**2)
         scores = memory.keys.dots(hidden, plus=memory.bias).sub(outside, alpha=1e30)
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()  # Luong's Equation 10

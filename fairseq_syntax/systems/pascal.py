@@ -26,32 +26,31 @@ from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
-# What is smaller counts as 0. A score of less than 1e20 that is multiplied by it leaves exp() at 1,
-# and a weight that is multiplied by it is lost beside any other, so nothing changes in float32 or
-# float64. Below 1e-38 float32 is denormal: a Gaussian 14 standard deviations off. On many processors
-# a product with it takes some hundred cycles.
+# Smaller factors are set to 0. This changes nothing in float32 or float64: exp() of a score below 1e20 times such a
+# factor is 1, and a weight times such a factor vanishes beside any other. It avoids denormal numbers (below 1e-38 in
+# float32, 14 standard deviations away), with which a product takes some hundred cycles on many processors.
 NEGLIGIBLE = 1e-30
 
 
 def gaussian_window(distance: Tensor, variance: float) -> Tensor:
-    """``exp(−d² / 2σ²)``, elementwise; exactly 0 where that is below :data:`NEGLIGIBLE`.
+    """``exp(−d² / 2σ²)``, elementwise; exactly 0 if below :data:`NEGLIGIBLE`.
 
     Args:
         distance: d, any shape, float
         variance: σ²
     """
     exponent = distance.square() * (-0.5 / variance)
-    # The clamp: no denormal is made to begin with.
+    # The clamp prevents denormal numbers in the first place.
     return F.threshold(exponent.clamp(min=-80).exp(), NEGLIGIBLE, 0.0)
 
 
 def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
     """Equation 3: ``d = exp(−(j − p)² / 2σ²) / √(2πσ²)``, elementwise.
 
-    A d that no score could notice is exactly 0.
+    A value that cannot affect a score is exactly 0.
 
     Args:
-        parent: p, the middle position of a token's parent, halves allowed
+        parent: p, the middle position of a token's parent, which may be a half
         position: j, counted from the same origin; broadcasts with ``parent``
         variance: σ²
     """
@@ -59,10 +58,10 @@ def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
 
 
 def one_hot(parent: Tensor, position: Tensor) -> Tensor:
-    """The parent-only factor: 1 at ``round(p)``, halves to the even position, 0 elsewhere; as :func:`gaussian`.
+    """The parent-only factor: 1 at ``round(p)`` (halves to even), 0 elsewhere; arguments as in :func:`gaussian`.
 
-    Positions must be counted from the sentence's first piece: counted from the left edge of a padded batch, rounding
-    would depend on the padding.
+    Positions must be counted from the sentence's first piece. From the left edge of a padded batch, rounding would
+    depend on the padding.
     """
     return (position == parent.round()).to(parent.dtype)
 
@@ -71,13 +70,13 @@ class ParentTerm(ScoreTerm):
     """Equation 2: ``N = S ⊙ D`` on the first heads, or ``S + D``.
 
     Args:
-        num_heads: h_P, the number of heads scaled; None is all of them
+        num_heads: h_P, the number of scaled heads; None for all
         parent: [B, T] float, the middle position of each token's parent
-        position: [B, T], each place's own position, counted from the same origin
+        position: [B, T], the position of each token, counted from the same origin
         factor: the elementwise function (parent, position) → d
-        ignored: [B, T] bool, True where the token's row of D is replaced by what leaves the scores as they are
-        add: add D in place of multiplying by it
-        fused: compute it in FlexAttention
+        ignored: [B, T] bool, True where the token's row of D leaves the scores unchanged
+        add: add D instead of multiplying by it
+        fused: use FlexAttention
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class ParentTerm(ScoreTerm):
         return dense_factor_attention(q, k, v, self.distance, key_padding_mask, heads=self.heads, add=self._add)
 
     def flex(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-        """The scaled heads [B, h_P, T, d] in FlexAttention; on CPUs it has no backward, and is slower than the rest."""
+        """The scaled heads [B, h_P, T, d] by FlexAttention, which has no backward pass on CPUs and is slower there."""
         parent, position, ignored, padding = self._parent, self._position, self._ignored, key_padding_mask
 
         def scaled(score: Tensor, b: Tensor, h: Tensor, t: Tensor, j: Tensor) -> Tensor:
@@ -123,7 +122,7 @@ class ParentTerm(ScoreTerm):
             score = score + distance if self._add else score * distance
             return score if padding is None else torch.where(padding[b, j], -math.inf, score)
 
-        return _flex_attention(q.is_cuda)(q, k, v, score_mod=scaled, scale=1.0)  # q has the 1/√d
+        return _flex_attention(q.is_cuda)(q, k, v, score_mod=scaled, scale=1.0)  # q includes the factor 1/√d
 
 
 @lru_cache
@@ -131,7 +130,7 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
     """FlexAttention; only its compiled form avoids the T×T scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Dynamic: batches differ in length, and each new one would be compiled again.
+    # Dynamic shapes, because otherwise each new batch length would be compiled again.
     attend: Any = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
     return attend
 
@@ -157,7 +156,7 @@ class Pascal(EncoderSystem):
 
     Args:
         options: h_P (``pascal_heads``), σ² (``pascal_variance``), q (``parent_ignoring``), variants
-        encoder_layers: how many layers the encoder has
+        encoder_layers: the number of encoder layers
     """
 
     config = PascalConfig
@@ -180,13 +179,13 @@ class Pascal(EncoderSystem):
     def term(self, step: Step, layer: int) -> ParentTerm:
         syntax, options = step.parse, self.options
         heads, add, fused = options.pascal_heads, options.pascal_add, options.pascal_fused
-        # Both from the sentence's first piece, as one_hot wants them.
+        # Both are counted from the sentence's first piece, as one_hot requires.
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]
         ignored = None
         if self.training and options.parent_ignoring > 0:
-            # One draw per token, shared by the heads; made here and not in the layer, so that a checkpointed layer
-            # is recomputed with the same draw.
+            # One draw per token, shared by the heads. It is made here rather than in the layer, so that activation
+            # checkpointing recomputes the layer with the same draw.
             ignored = torch.rand(parent.shape, device=parent.device) < options.parent_ignoring
         return ParentTerm(heads, parent, position, self.factor, ignored, add, fused)
 

@@ -1,15 +1,15 @@
-"""PASCAL and LDD without a parser: their factor comes from a parent head of the same encoder, lower down.
+"""PASCAL and LDD without a parser: their factors come from a parent head in a lower layer of the same encoder.
 
 A parent head of layer s, supervised (``supervised_heads``) or biaffine (``lisa``), gives for each word a distribution
-over heads, ``P[i, w] = softmax_w`` of its scores over the first pieces of words. The layers above read it, in training
-and at inference, where no parse is given:
+over heads, ``P[i, w] = softmax_w`` of its scores over the first pieces of words. Higher layers use it in training and
+at inference, where no parse is given:
 
 - ``predicted_pascal``: PASCAL's factor in expectation, a mixture of Gaussians,
   ``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``;
 - ``predicted_ldd``: LDD's unlabelled factor, ``P[i, w]`` itself at every piece of w.
 
-All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD its row and its
-column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.corpus.piece_marks.word_marks`).
+All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD, its row and
+column are 0. Word boundaries follow the segmentation's marks (:func:`~fairseq_syntax.corpus.piece_marks.word_marks`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from fairseq_syntax.systems.pascal import gaussian
 
 
 class Words(NamedTuple):
-    """The words of a batch, determined from its tokens alone.
+    """The words of a batch, determined only from its tokens.
 
     Attributes:
         real: [B, T] bool, True on pieces, False on ``</s>`` and padding
-        first: [B, T] int64, column of the first piece of each piece's word; ``</s>`` and padding: their own
+        first: [B, T] int64, the column of the first piece of each piece's word; for ``</s>`` and padding, their own
         begins: [B, T] bool, True on the first pieces of words
-        middle: [B, T] float32, at a first piece the mean column of the word's pieces, elsewhere the own column
+        middle: [B, T] float32, at the first piece of a word the mean column of its pieces, elsewhere the own column
     """
 
     real: Tensor
@@ -49,42 +49,42 @@ class Words(NamedTuple):
 
 
 def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> Words:
-    """Words by the marks of their pieces.
+    """Find words by the marks of their pieces.
 
     Args:
         tokens: [B, T] int64
-        starts, ends: [V] bool, whether a symbol begins a word, and whether the symbol after it does
+        starts, ends: [V] bool, whether a symbol begins a word, and whether the next symbol does
     """
     real = tokens.ne(pad) & tokens.ne(eos)
     after = torch.cat((torch.ones_like(real[:, :1]), ~real[:, :-1] | ends[tokens[:, :-1]]), dim=1)
     begins = real & (starts[tokens] | after)
     column = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
-    # The running maximum carries the column where a word begins on to its later pieces.
+    # The running maximum propagates the column of a word's first piece to its later pieces.
     first = column.masked_fill(real & ~begins, 0).cummax(dim=1).values
     pieces = torch.zeros_like(column).scatter_add_(1, first, torch.ones_like(column))
     return Words(real, first, begins, column + (pieces - 1).clamp(min=0) / 2)
 
 
 def predicted_parents(scores: Tensor, words: Words) -> Tensor:
-    """P: for each piece, how probable it is that its word's head is the word that begins at column w.
+    """P: for each piece, the probability that the head of its word is the word that begins at column w.
 
     Args:
-        scores: [B, T, T] of the parent head, row: dependent, column: head
+        scores: [B, T, T], the scores of the parent head; row: dependent, column: head
 
     Returns:
-        [B, T, T] float32; rows of ``</s>`` and padding have 1 on themselves
+        [B, T, T] float32; rows of ``</s>`` and padding have 1 on the diagonal
     """
     itself = torch.eye(scores.size(1), dtype=torch.bool, device=scores.device)
-    # [B, T, T]; a root's own column is allowed, and any other row has one too: none is all −inf.
+    # [B, T, T]; every row allows its own column (a root is its own head), so no row is all −inf.
     allowed = torch.where(words.real[:, :, None], words.begins[:, None, :], itself)
     rows = scores.float().masked_fill(~allowed, float("-inf")).softmax(dim=-1)
-    return rows.gather(1, words.first[:, :, None].expand_as(rows))  # later pieces: the first's row
+    return rows.gather(1, words.first[:, :, None].expand_as(rows))  # later pieces have the row of the first
 
 
 def pascal_factor(parents: Tensor, words: Words, variance: float) -> Tensor:
     """``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``, [B, T, T] float32."""
     column = torch.arange(parents.size(1), device=parents.device)
-    # Row w is the Gaussian around the word that begins there; P is 0 where none begins.
+    # Row w is the Gaussian around the word that begins at w; P is 0 if none begins there.
     return parents @ gaussian(words.middle[:, :, None], column, variance)
 
 
@@ -95,11 +95,11 @@ def ldd_factor(parents: Tensor, words: Words) -> Tensor:
 
 
 class FactorTerm(ScoreTerm):
-    """The scores of the first heads are multiplied by a factor.
+    """Multiplies the scores of the first heads by a factor.
 
     Args:
-        num_heads: how many heads; None stands for all
-        factor: [B, T, T]; a gradient flows through it where it has one
+        num_heads: the number of heads; None for all
+        factor: [B, T, T]; gradients flow through it if it requires them
     """
 
     def __init__(self, num_heads: int | None, factor: Tensor) -> None:
@@ -131,10 +131,10 @@ class PredictedParse(EncoderSystem):
     """Code shared by the two systems: reading the parent head of a lower layer.
 
     Args:
-        options: those of both systems
+        options: the options of both systems
         starts, ends: [V] bool, the marks of the source's symbols
-        pad, eos: their numbers
-        layers: those that are scaled, 0-based; none stands for the layer above the parent head's
+        pad, eos: the indices of these symbols
+        layers: the scaled layers, 0-based; if empty, the layer above the parent head's
     """
 
     config = PredictedConfig
@@ -151,7 +151,7 @@ class PredictedParse(EncoderSystem):
         layers: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        # Numbers, as all that is in a checkpoint is averaged: by --store-ema, and by fairseq's script for checkpoints.
+        # Stored as numbers, because checkpoints are averaged (by --store-ema and by fairseq's script).
         self.register_buffer("starts", starts.float())
         self.register_buffer("ends", ends.float())
         self.options, self.pad, self.eos, self._layers = options, pad, eos, layers
@@ -174,7 +174,7 @@ class PredictedParse(EncoderSystem):
         return cls(config, starts, ends, dictionary.pad(), dictionary.eos(), layers)
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
-        """Find the parent head that is read, and the layers above it."""
+        """Find the parent head to read, and the layers above it."""
         places = [place for s in systems.values() if (place := s.parent_head()) is not None]
         if len(places) != 1:
             raise SyntaxDataError(
@@ -202,7 +202,7 @@ class PredictedParse(EncoderSystem):
         return HeadClaims(scales=frozenset(range(heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's count of updates, given before each."""
+        """Called by fairseq before each update, with the number of updates."""
         self.updates = num_updates
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
@@ -210,10 +210,10 @@ class PredictedParse(EncoderSystem):
         raise NotImplementedError
 
     def term(self, step: Step, layer: int) -> ScoreTerm | None:
-        # Where --encoder-layerdrop has left the parent head's layer out, the layers above are plain in this step.
+        # If --encoder-layerdrop has dropped the parent head's layer, the layers above are plain in this step.
         if layer == self.place[0] or self.place not in step.scores:
             return None
-        # Once for all layers, and not in them: a checkpointed layer is recomputed with this one.
+        # Computed once, outside the layers, so that activation checkpointing recomputes a layer with the same factor.
         factor = step.once(f"{self.name} factor", lambda: self._factor(step))
         return FactorTerm(self.options.predicted_heads, factor)
 
@@ -224,10 +224,10 @@ class PredictedParse(EncoderSystem):
             scores = scores.detach()
         parents = predicted_parents(scores, words)
         if self.training and self.options.given_parse:
-            # Where the marks join a word to the one before it, the head is that word, whose column stands for both.
+            # If the marks join a word to the previous one, the column of the previous word represents both.
             head = words.first.gather(1, step.parse.parent_first)
             given = torch.zeros_like(parents).scatter_(2, head[:, :, None], 1.0)
-            # One draw for each sentence, whose words all read the same tree.
+            # One draw per sentence, so that all its words use the same tree.
             share, falling = self.options.given_parse, self.options.given_parse_updates
             left = max(0.0, 1 - self.updates / falling) if falling else 1.0
             chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < share * left
@@ -251,8 +251,8 @@ class PredictedLdd(PredictedParse):
         return ldd_factor(parents, words)
 
 
-# The head of the layer below the top one, which reads it: the higher a head, the better it parses. In layer 0 a noun
-# does not know yet which preposition is its own.
+# The parent head is in the layer below the top one, which reads it, since higher heads parse better. In layer 0, a noun
+# cannot tell yet which preposition belongs to it.
 _HEAD = {"parent_layer": -2, "parent_head": 0, "child_weight": 0.0}
 register_presets("parser_free_pascal_transformer", encoder_syntax="supervised_heads,predicted_pascal", **_HEAD)
 register_presets("parser_free_ldd_transformer", encoder_syntax="supervised_heads,predicted_ldd", **_HEAD)

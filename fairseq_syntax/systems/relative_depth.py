@@ -1,12 +1,13 @@
-"""Dependency relative positions: how much deeper in the tree the other word is, in place of how far away.
+"""Dependency-based relative positions: the difference of two words' depths in the tree instead of their distance.
 
 Omote, Tamura and Ninomiya (2019), Dependency-Based Relative Positional Encoding for Transformer NMT, RANLP. Shaw's
-relative positions with ``r(i, j) = clip(depth(j) − depth(i), −k, k)``, in the paper beside the sequential ones.
+relative positions with ``r(i, j) = clip(depth(j) − depth(i), −k, k)``; the paper combines them with sequential ones.
 
-**Without a T×T tensor.** There are few depths, and ``r`` depends on a key only by its depth δ. So the scores get
-``G_iδ = q_i · a^K_{clip(δ − depth(i))}`` at ``δ = depth(j)``: as many more dimensions of the queries (``G``) and
-keys (the one-hot depth) as there are depths. In the same way one-hot depths beside the values give each depth's share
-of the weights, and with it the values' term. Attention itself stays the plain, fused one, where no weights are dropped.
+**No T×T tensor is needed.** There are few depths, and ``r`` depends on a key only through its depth δ. The term added
+to the scores is ``G_iδ = q_i · a^K_{clip(δ − depth(i))}`` at ``δ = depth(j)``; it is computed by additional dimensions
+of the queries (``G``) and keys (the one-hot depth), as many as there are depths. Likewise, one-hot depths appended to
+the values yield each depth's share of the weights, from which the values' term follows. Unless attention weights are
+dropped out, plain fused attention is used.
 """
 
 from __future__ import annotations
@@ -36,35 +37,35 @@ from fairseq_syntax.model.trees import Forest
 
 
 def forest_of(syntax: SyntaxBatch) -> Forest:
-    """The trees of a batch, made once."""
+    """The trees of a batch, computed once."""
     return syntax.once(Forest, lambda: Forest(syntax))
 
 
 def piece_depth(step: Step) -> Tensor:
-    """[B, T] int64: the depth of each piece's word, 0 for a root; ``</s>`` and padding have that of a root."""
+    """The depth of each piece's word, [B, T] int64; 0 for roots, ``</s>`` and padding."""
     syntax = step.parse
     return step.once("piece depth", lambda: syntax.of_word(forest_of(syntax).depth, 0))
 
 
 class DepthBuckets:
-    """The buckets of a batch, which all layers share.
+    """The buckets of a batch, shared by all layers.
 
     Args:
         depth: [B, T] int64
-        levels: how many depths there are in the batch
+        levels: the number of depths in the batch
         most: k
     """
 
     def __init__(self, depth: Tensor, levels: int, most: int) -> None:
         self._depth, self._most = depth, most
-        self.levels = -(-levels // 8) * 8  # fused kernels want a multiple of 8 dimensions
+        self.levels = -(-levels // 8) * 8  # fused kernels need a multiple of 8 dimensions
 
     def _clipped(self, difference: Tensor) -> Tensor:
         return difference.clamp(-self._most, self._most) + self._most
 
     @cached_property
     def of_pairs(self) -> Tensor:
-        """[B, T, T] int64; row: query, column: key."""
+        """The bucket of each pair, [B, T, T] int64; row: query, column: key."""
         return self._clipped(self._depth[:, None, :] - self._depth[:, :, None])
 
     @cached_property
@@ -73,12 +74,12 @@ class DepthBuckets:
 
     @cached_property
     def of_levels(self) -> Tensor:
-        """[B, T, D] int64, of each query with all keys of a depth."""
+        """The bucket of each query with the keys of each depth, [B, T, D] int64."""
         return self._clipped(self._levels - self._depth[:, :, None])
 
     @cached_property
     def is_at(self) -> Tensor:
-        """[B, T, D] float32: 1 at each piece's own depth."""
+        """The one-hot depth of each piece, [B, T, D] float32."""
         return (self._depth[:, :, None] == self._levels).float()
 
 
@@ -86,8 +87,8 @@ class DepthTerm(ScoreTerm):
     """Relative depth on all heads of a layer.
 
     Args:
-        buckets: of the batch
-        vectors: [2, 2k + 1, d], ``a^K`` and ``a^V`` of the layer
+        buckets: the buckets of the batch
+        vectors: [2, 2k + 1, d], the layer's ``a^K`` and ``a^V``
     """
 
     def __init__(self, buckets: DepthBuckets, vectors: Tensor) -> None:
@@ -109,10 +110,10 @@ class DepthTerm(ScoreTerm):
         bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
         one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)  # [B, H, T, D]
         keys, values = self._vectors.to(q.dtype).unbind()
-        by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]; q holds the 1/√d
+        by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]; q includes the factor 1/√d
         wide_q, wide_k, wide_v = (torch.cat(pair, dim=3) for pair in ((q, by_depth), (k, one_hot), (v, one_hot)))
         wide = plain_attention(wide_q, wide_k, wide_v, key_padding_mask)
-        out, share = wide.split((d, depths), dim=3)  # share: how much of the weights each depth has
+        out, share = wide.split((d, depths), dim=3)  # share: the total weight of each depth
         return out + sums_by_bucket(share, bucket, keys.size(0)) @ values
 
 
@@ -131,13 +132,13 @@ class DepthConfig(SystemConfig):
 
 @register_encoder_system("relative_depth")
 class RelativeDepth(EncoderSystem):
-    """Relative depth in all heads of chosen layers, and Shaw's relative positions if asked for.
+    """Relative depth in all heads of chosen layers, optionally with Shaw's relative positions.
 
     Args:
-        options: k for the depths (``depth_clip``) and for the distances (``depth_sequential``)
+        options: k for depths (``depth_clip``) and for distances (``depth_sequential``)
         embed_dim: C
-        num_heads: of a layer, where no other system sets it
-        encoder_layers: how many layers the encoder has
+        num_heads: the number of heads per layer, unless another system sets it
+        encoder_layers: the number of encoder layers
     """
 
     config = DepthConfig
@@ -155,7 +156,7 @@ class RelativeDepth(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
-        if not config.depth_sequential:  # which give an unparsed sentence its word order
+        if not config.depth_sequential:  # sequential positions give an unparsed sentence its word order
             check_word_order(args, task)
         size = args.encoder_embed_dim, args.encoder_attention_heads
         return cls(config, *size, args.encoder_layers)
@@ -176,7 +177,7 @@ class RelativeDepth(EncoderSystem):
         return BothTerms(term, self._sequential_term(step, layer))
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
-        """The sequential ones, which need none: where the model has no other positions, they are its word order."""
+        """The sequential positions, which need no parse; without other positions, they are the model's word order."""
         return self._sequential_term(step, layer) if self.sequential else None
 
     def _sequential_term(self, step: Step, layer: int) -> RelativeTerm:

@@ -1,8 +1,8 @@
-"""SDRNMT-1 and SDRNMT-2: source dependency representations made by a convolution.
+"""SDRNMT-1 and SDRNMT-2: source dependency representations computed by a convolution.
 
-Chen et al. (2017), Neural Machine Translation with Source Dependency Representation, EMNLP, as baselines of the DLAA
-paper (its section 3.4, whose equation numbers are used here). A convolution reads the dependency unit of each source
-word, its parent, siblings and children, and makes a vector of it.
+Chen et al. (2017), Neural Machine Translation with Source Dependency Representation, EMNLP, as baselines in the DLAA
+paper (section 3.4, whose equation numbers are used here). A convolution maps the dependency unit of each source word
+(its parent, siblings and children) to a vector.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ UNIT = ("parent", "siblings", "children")  # Equation 9
 
 
 class UnitConvolution(nn.Module):
-    """A vector V_U for each word: a convolution over the embeddings of its dependency unit, the greatest value over
-    the unit of each channel, and tanh. A unit has a fixed number of places; a learnt vector fills spare ones.
+    """The vector V_U of each word: a convolution over the embeddings of its dependency unit, max-pooling and tanh.
+
+    A unit has a fixed number of places; a learned vector fills unused ones.
 
     Args:
-        embed_dim: of the word embeddings
-        channels: size of V_U
-        kernel: words that one application of the convolution sees
-        unit_size: places in a unit
+        embed_dim: the size of word embeddings
+        channels: the size of V_U
+        kernel: the width of the convolution in words
+        unit_size: the number of places in a unit
     """
 
     def __init__(self, embed_dim: int, channels: int, kernel: int = 3, unit_size: int = 10) -> None:
@@ -51,23 +52,25 @@ class UnitConvolution(nn.Module):
 
         Args:
             words: [W, C], the embeddings of all words
-            members: [W', P] int64, the words in each unit, W in spare places; P at most ``unit_size``
+            members: [W', P] int64, the words in each unit, W in unused places; P is at most ``unit_size``
 
         Returns:
             [W', channels]
         """
         members = F.pad(members, (0, self.unit_size - members.size(1)), value=words.size(0))
         words = torch.cat((words, self.spare[None].to(words.dtype)))  # [W + 1, C]
-        # A word stands in several units: its product with each slice of the kernel is made once, and the convolution
-        # adds up rows. Only the places that win the maximum are read again with a gradient.
+        # A word occurs in several units. Its products with the slices of the kernel are computed once; the convolution
+        # adds up rows. Only the places of the maxima are evaluated again, with a gradient.
         slices = [F.linear(words, self.conv.weight[:, :, k]) for k in range(self.kernel)]
         with torch.no_grad():
-            # [W', places, kernel]: under the k-th weight, rows of the k-th slice
+            # [W', places, kernel]: for the k-th weight, rows of the k-th slice
             rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
-            values = F.embedding_bag(rows.flatten(0, 1), torch.cat(slices), mode="sum")  # of each place of each unit
+            values = F.embedding_bag(
+                rows.flatten(0, 1), torch.cat(slices), mode="sum"
+            )  # the value of each place in each unit
             best = values.view(*rows.shape[:2], values.size(1)).argmax(dim=1)  # [W', channels]
         value = torch.stack([s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices)]).sum(dim=0)
-        # After the maximum, which neither a constant nor a rising function moves to another place.
+        # Applied after the maximum, since a constant and a monotonic function do not change its place.
         return torch.tanh(value + self.conv.bias)  # type: ignore[operator]  # it has a bias
 
 
@@ -79,16 +82,16 @@ def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -
         syntax: the batch's syntax, in the columns of ``x``
 
     Returns:
-        [W + 1, channels]: the words, flat, and zeros for places that are no word
+        [W + 1, channels]: one row per word of the batch, and a zero row for "no word"
     """
     members, _ = flat_relatives(syntax, convolution.unit_size, UNIT)
-    # Without the row for no word, in whose place the convolution has its spare vector.
+    # Without the row for "no word", which the convolution replaces by its learned vector.
     vectors = convolution(word_means(x, syntax)[:-1], members)
     return F.pad(vectors, (0, 0, 0, 1))
 
 
 class ConcatenatingEncoder(SyntaxLSTMEncoder):
-    """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10); every piece has its word's V_U, ``</s>`` has zeros."""
+    """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10), where V_U is the word's, and zeros for ``</s>``."""
 
     def __init__(self, dictionary: Any, convolution: UnitConvolution, embed_dim: int, **options: Any) -> None:
         wide = embed_dim + convolution.conv.out_channels
@@ -96,13 +99,13 @@ class ConcatenatingEncoder(SyntaxLSTMEncoder):
         self.convolution = convolution
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
-        assert syntax is not None  # the encoder has checked that it is there
+        assert syntax is not None  # checked by the encoder
         vectors = unit_vectors(self.convolution, x, syntax)
-        return torch.cat((x, vectors[syntax.word_of_piece.t()]), dim=2)  # −1, no word, is the last row
+        return torch.cat((x, vectors[syntax.word_of_piece.t()]), dim=2)  # −1, "no word", is the last row
 
 
 class TwoEncoders(SyntaxLSTMEncoder):
-    """SDRNMT-2: a second encoder of the same size reads V_U (Equation 11), word by word."""
+    """SDRNMT-2: a second encoder of the same size reads the words' V_U (Equation 11)."""
 
     def __init__(self, dictionary: Any, convolution: UnitConvolution, **options: Any) -> None:
         super().__init__(dictionary, **options)
@@ -124,10 +127,10 @@ class TwoEncoders(SyntaxLSTMEncoder):
 
 @dataclass
 class PairedMemory(PaddedMemory):
-    """The memories of the source states h^e, in the first N of 2N rows, and of the unit states d^e.
+    """The memory of the source states h^e (the first N of 2N rows) and of the unit states d^e (the others).
 
     Attributes:
-        of_hidden: of [2, H, H], W_h of either
+        of_hidden: [2, H, H], the W_h of each
         mixture: [2, 2], ``(λ, 1 − λ)`` twice
     """
 
@@ -140,11 +143,11 @@ class PairedMemory(PaddedMemory):
 class PairedAttention(SourceAttention):
     """One set of weights for both contexts (Equations 12 and 13): ``α̃ = λ α + (1 − λ) α^d``.
 
-    Both are distributions over source tokens: every piece stands for the unit state of its word, ``</s>`` for zeros. It
-    reads for both streams of the decoder at once: the first N rows of the decoder's state are h, the others h^dep.
+    Both are distributions over source tokens: every piece has the unit state of its word, and ``</s>`` has zeros. Both
+    streams of the decoder are computed together: the first N rows of the decoder's state are h, the others h^dep.
 
     Args:
-        hidden_size, source_size: of the decoder, and of the states of either encoder
+        hidden_size, source_size: the sizes of the decoder's state and of each encoder's states
         weight: λ
     """
 
@@ -154,8 +157,8 @@ class PairedAttention(SourceAttention):
         self.weight = weight
 
     def remember(self, encoded: Encoded) -> PairedMemory:
-        assert encoded.second is not None  # its encoder has made it
-        # [W' + 1, B, E]: the last place, of zeros, is that of what is no piece
+        assert encoded.second is not None  # made by the encoder
+        # [W' + 1, B, E]: the last place is zero, for tokens that are not pieces
         units, syntax = F.pad(encoded.second[0], (0, 0, 0, 0, 0, 1)), encoded.parse
         word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units) - 1)
         padding = encoded.padding.t()
@@ -173,14 +176,15 @@ class PairedAttention(SourceAttention):
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
         separate = F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)  # [2N, S]
         weights = (memory.mixture @ separate.view(2, -1)).view_as(separate)  # the same in both halves
-        # Each half has a W_h of its own: two products of [N, H] and [H, H].
+        # Each half has its own W_h, so there are two products of [N, H] and [H, H].
         of_hidden = memory.of_hidden(hidden.view(2, -1, hidden.size(1))).view_as(hidden)
         return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(separate) // 2]
 
 
 class TwoStreamDecoder(SyntaxLSTMDecoder):
-    """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts
-    (Equations 14 and 15); the sum of both attentional states goes into the prediction (Equation 16).
+    """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts.
+
+    (Equations 14 and 15.) The prediction uses the sum of both attentional states (Equation 16).
     """
 
     streams = 2
@@ -191,7 +195,7 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         self.unit_hidden_proj, self.unit_cell_proj = Linear(source, size), Linear(source, size)
 
     def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
-        assert encoder_out.second is not None  # its encoder has made it
+        assert encoder_out.second is not None  # made by the encoder
         hiddens, cells = super().initial_state(encoder_out)
         unit_hiddens, unit_cells = (encoder_out.per_row(s) for s in encoder_out.second[1:])
         unit_hiddens, unit_cells = self.unit_hidden_proj(unit_hiddens), self.unit_cell_proj(unit_cells)
@@ -243,7 +247,7 @@ class SDRNMTModel(SyntaxLSTMModel):
 
 @register_lstm("sdrnmt1_lstm")
 class SDRNMT1(SDRNMTModel):
-    """The unit vectors join the source embeddings."""
+    """Concatenates the unit vectors with the source embeddings."""
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
@@ -252,7 +256,7 @@ class SDRNMT1(SDRNMTModel):
 
 @register_lstm("sdrnmt2_lstm")
 class SDRNMT2(SDRNMTModel):
-    """The unit vectors have an encoder, an attention and a stream of the decoder of their own."""
+    """Gives the unit vectors their own encoder, attention and decoder stream."""
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:

@@ -1,9 +1,9 @@
 """SE-NMT: three encoders, over the sentence and over two traversals of its dependency tree.
 
-Wu, Zhou and Zhang (2017), Improved Neural Machine Translation with Source Syntax, IJCAI, as Wang et al. (2019) compare
-with it. Beside the sequence, an encoder reads the words in post-order, so that a word's state knows its subtree
-(child-enriched), and another in pre-order, so that it knows the words above it (head-enriched). The decoder attends to
-all three states of a word at once.
+Wu, Zhou and Zhang (2017), Improved Neural Machine Translation with Source Syntax, IJCAI, as in the comparison of Wang
+et al. (2019). Besides the sequential encoder, a second one reads the words in post-order, so that a word's state covers
+its subtree (child-enriched), and a third one in pre-order, so that it covers the words above it (head-enriched). The
+decoder attends to the concatenated three states.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ThreeEncoders(SyntaxLSTMEncoder):
 
     Args:
         dictionary, options: as in fairseq
-        embed_dim: of the pieces, and so of the words
-        word_size: states of each of the two encoders over words
+        embed_dim: the embedding size of pieces, and thus of words
+        word_size: the number of states of each of the two encoders over words
     """
 
     def __init__(self, dictionary: Any, word_size: int, embed_dim: int, **options: Any) -> None:
@@ -41,27 +41,27 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         )
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
-        """The annotation of a piece: ``[h_seq : h_child : h_head]``, the last two of its word; zeros for ``</s>``."""
+        """The annotation of a piece, ``[h_seq : h_child : h_head]``; the last two are its word's, or 0 for ``</s>``."""
         syntax = encoded.parse
         words = word_means(x, syntax)
         forest = Forest(syntax)
-        # The longest lines first, as a packed sequence wants them: the column of each word's line.
+        # Packed sequences need the longest lines first; this is the column of each word's line.
         column = syntax.n_words.argsort(descending=True, stable=True).argsort()[syntax.batch_of_word]
         child = self.traverse(self.child_enriched, words, forest.postorder, column, syntax)
         head = self.traverse(self.head_enriched, words, forest.preorder, column, syntax)
-        of_words = F.pad(torch.cat((child, head), dim=1), (0, 0, 0, 1))  # and zeros for what is no word
-        # −1, no word, becomes the last row: an embedding takes no negative index.
+        of_words = F.pad(torch.cat((child, head), dim=1), (0, 0, 0, 1))  # and zeros for "no word"
+        # −1, "no word", becomes the last row, since embeddings do not accept negative indices.
         of_pieces = F.embedding(syntax.word_of_piece.t() % len(of_words), of_words)
         return replace(encoded, states=torch.cat((encoded.states, of_pieces), dim=2))
 
     def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, column: Tensor, syntax: SyntaxBatch) -> Tensor:
-        """Run an encoder over the words in an order of its own.
+        """Run an encoder over the words in a given order.
 
         Args:
             lstm: the encoder
-            words: [W + 1, C], flat, and zeros for places that are no word
-            place: [W] int64, the place of each word in its line's order
-            column: [W] int64, that of each word's line, the longest first
+            words: [W + 1, C], one row per word, and a zero row for "no word"
+            place: [W] int64, the place of each word in the order of its line
+            column: [W] int64, the column of each word's line, the longest line first
             syntax: the batch's syntax
 
         Returns:
@@ -70,7 +70,7 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         counts = word_counts(syntax).sort(descending=True).values
         steps, total = int(counts[0]), place.numel()
         at = place * len(counts) + column  # [W], into a flat [steps, B]
-        # The word at each place; the row of zeros where a line has ended.
+        # The word at each place, or the zero row after the end of a line.
         order = at.new_full((steps * len(counts),), total).index_copy(0, at, torch.arange(total, device=at.device))
         states, _, _ = run_sorted(lstm, F.embedding(order.view(steps, -1), words), counts)
         return F.embedding(at, self.dropout_out_module(states).flatten(0, 1))
@@ -87,7 +87,7 @@ class SENMTConfig(SystemConfig):
 
 @register_lstm("senmt_lstm")
 class SENMTModel(SyntaxLSTMModel):
-    """fairseq's LSTM decoder with attention, over the annotations of three encoders."""
+    """fairseq's LSTM decoder with attention over the annotations of three encoders."""
 
     config = SENMTConfig
     training_needs = inference_needs = frozenset({"tree"})

@@ -1,7 +1,7 @@
-"""Linguistic features in the embedding: the last dimensions of a token's embedding are those of its word's labels.
+"""Linguistic input features: label embeddings replace the last dimensions of the token embedding.
 
-Sennrich and Haddow (2016), Linguistic Input Features Improve Neural Machine Translation, as set up by Bugliarello and
-Okazaki (2020), appendix A: the dependency label's embedding, of size 10, replaces the last 10 dimensions.
+Sennrich and Haddow (2016), Linguistic Input Features Improve Neural Machine Translation, in the setting of Bugliarello
+and Okazaki (2020), appendix A: an embedding of the word's dependency label replaces the last 10 dimensions.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class LabelEmbeddingConfig(SystemConfig):
 
 @register_encoder_system("sennrich_haddow")
 class LabelEmbedding(EncoderSystem):
-    """Embeddings of labels in place of the last dimensions of the token embedding.
+    """Embeddings of labels that replace the last dimensions of the token embedding.
 
-    Label 0 (no label, or one that training did not have) has an embedding of its own, which ``</s>`` has too.
+    Label 0 (no label, or one that did not occur in training) has its own embedding, which ``</s>`` uses too.
 
     Args:
-        embed_dim: C, of the token embedding
-        features: dimensions by column (``deprel``, ``upos``, ``xpos``), in the order in which they stand
-        num_labels: size of each column's inventory
+        embed_dim: C, the size of the token embedding
+        features: the dimensions of each column (``deprel``, ``upos``, ``xpos``), in the order of concatenation
+        num_labels: the size of each column's inventory
     """
 
     config = LabelEmbeddingConfig
@@ -54,7 +54,7 @@ class LabelEmbedding(EncoderSystem):
             raise SyntaxDataError(message, option="--label-features")
         self.embeddings = nn.ModuleDict({c: nn.Embedding(num_labels[c], d) for c, d in features.items()})
         for weight in self.embeddings.parameters():
-            # as large as the token embedding that they stand in for
+            # initialized like the token embedding that they replace
             nn.init.normal_(weight, std=embed_dim**-0.5)
 
     @classmethod
@@ -69,10 +69,10 @@ class LabelEmbedding(EncoderSystem):
 
 
 def parse_features(text: str) -> dict[str, int]:
-    """``deprel:10,upos:4`` as dimensions by column.
+    """Parse ``deprel:10,upos:4`` into the dimensions of each column.
 
     Raises:
-        SyntaxDataError: not such a list
+        SyntaxDataError: the list is malformed
     """
     features: dict[str, int] = {}
     for item in text.split(","):

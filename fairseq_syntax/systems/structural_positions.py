@@ -1,12 +1,12 @@
-"""Structural position representations: where a word stands in the dependency tree, absolutely and relative to others.
+"""Structural position representations: absolute and relative positions in the dependency tree.
 
 Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Representations, EMNLP.
 
-- *Absolute* (section 3.1): the sinusoidal encoding of a word's depth, fused with that of its place in the text,
+- *Absolute* (section 3.1): the sinusoidal encoding of a word's depth, combined with that of its sequential position,
   ``p = tanh(U p_depth + V p_sequence)``.
-- *Relative* (section 3.2): relative positions whose buckets are distances in the tree. For an ancestor and a descendant
-  the signed difference of their depths (positive downward); for others the length of the path between them, positive
-  where i stands before j and negative after; clipped at k.
+- *Relative* (section 3.2): relative positions whose buckets are distances in the tree. For an ancestor and a
+  descendant, the distance is the signed difference of their depths (positive downward); for other words, the length of
+  the path between them, positive if i precedes j and negative otherwise. It is clipped at k.
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ KINDS = ("absolute", "relative", "both")
 def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
     """r(i, j) between the words of each line, clipped.
 
-    The words that two words have above them in common, themselves included, are counted by a matrix product of the
-    ancestors; the lowest of them is as deep as there are others. Words of different sentences have none in common, and
-    the largest distance.
+    A matrix product counts the common ancestors of two words (including themselves); the depth of the lowest one is
+    this number minus one. Words of different sentences have no common ancestor and get the largest distance.
 
     Args:
         forest: the trees of ``syntax``
         most: k
 
     Returns:
-        [B, W', W'] int64 from -k to k; row i, column j, words of the line; places that are no words mean nothing
+        [B, W', W'] int64 from -k to k; row i, column j, words of the line; entries outside the line are undefined
     """
     grid = word_grid(syntax)  # [B, W']
-    # [B, W'] each; a place that is no word has index W, and reads the zero put there.
+    # [B, W'] each; a place without a word has index W, which reads the zero appended there.
     pre, size, depth = (F.pad(x, (0, 1))[grid] for x in (forest.preorder, forest.subtree_size, forest.depth))
     word = torch.arange(grid.size(1), device=grid.device)
     real = word < syntax.n_words[:, None]
-    # [b, a, i]: a is i or above it, as a subtree is a run of the pre-order
+    # [b, a, i]: a is i or its ancestor, because a subtree is contiguous in pre-order
     above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
     common = (above.transpose(1, 2).float() @ above.float()).long()  # [B, W', W'], exact
     difference = depth[:, None, :] - depth[:, :, None]
-    # The lowest common one stands common − 1 below the root.
+    # The depth of the lowest common ancestor is common − 1.
     path = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)
     path = torch.where(common > 0, path, most)
     signed = torch.where(word[:, None] < word, path, -path)
@@ -66,7 +65,7 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
 
 
 def sinusoids(position: Tensor, dim: int) -> Tensor:
-    """The sinusoidal encoding of positions, in fairseq's form: all sines, then all cosines, the last odd dimension 0.
+    """The sinusoidal encoding of positions as in fairseq: sines, then cosines; if C is odd, the last dimension is 0.
 
     Args:
         position: [B, T] int64
@@ -83,11 +82,11 @@ def sinusoids(position: Tensor, dim: int) -> Tensor:
 def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     """``r(i, j) + k`` between pieces: [B, T, T] int64; row i, column j.
 
-    Pieces of a word are at distance 0. ``</s>`` is as far as a word of another sentence, after all of them, and at
-    distance 0 of itself. Rows and columns of padding mean nothing.
+    Pieces of a word have distance 0. ``</s>`` has distance 0 from itself, and from other pieces the distance of a word
+    in a later sentence. Rows and columns of padding are undefined.
     """
     words = tree_distance(forest_of(syntax), syntax, most)  # [B, W', W']
-    # One more place for what is no word: after all others, and at distance 0 of itself.
+    # One more place for "no word": after all others, and with distance 0 from itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0
     place = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, words.size(1) - 1)  # [B, T]
@@ -111,10 +110,10 @@ class StructuralPositions(EncoderSystem):
     """Positions in the tree.
 
     Args:
-        options: which positions, and k (``structural_clip``)
+        options: the kinds of positions, and k (``structural_clip``)
         embed_dim: C
-        num_heads: of a layer, where no other system sets it
-        encoder_layers: how many layers the encoder has
+        num_heads: the number of heads per layer, unless another system sets it
+        encoder_layers: the number of encoder layers
     """
 
     config = StructuralConfig

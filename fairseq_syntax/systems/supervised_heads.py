@@ -1,7 +1,8 @@
-"""Supervised heads: two heads of the encoder learn to look at each word's children and at its parent.
+"""Supervised heads: two encoder heads are trained to attend to each word's children and to its parent.
 
-Wang et al. (2019), Source Dependency-Aware Transformer with Supervised Self-Attention, sections 3.1 and 3.2.  The heads
-attend as ever; only their scores are read in training, so that at inference the model is the plain Transformer.
+Wang et al. (2019), Source Dependency-Aware Transformer with Supervised Self-Attention, sections 3.1 and 3.2. The
+attention itself does not change; training only adds losses on its scores, so at inference the model is a plain
+Transformer.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from fairseq_syntax.model.transformer import register_presets
 
 
 def link(syntax: SyntaxBatch) -> Tensor:
-    """[B, T] int64: the column that each piece attaches to.
+    """The column that each piece attaches to, [B, T] int64.
 
-    A word's first piece attaches to the first piece of the word's parent (a root's to itself), its later pieces to its
-    first piece.  ``</s>`` and padding: their own column.
+    A word's first piece attaches to the first piece of the word's parent (or, for a root, to itself); its later pieces
+    attach to its first piece. ``</s>`` and padding attach to themselves.
     """
     return torch.where(syntax.first_piece == syntax.column, syntax.parent_first, syntax.first_piece)
 
 
 def child_matrix(syntax: SyntaxBatch) -> Tensor:
-    """Equation 4: row i has 1/#children on each child of i; a leaf has 1 on itself.  [B, T, T] float32.
+    """Equation 4, [B, T, T] float32: row i has 1/#children for each child of i; a leaf has 1 for itself.
 
-    Rows of ``</s>`` and padding are 0.  The losses do not need this matrix; it is for looking at.
+    Rows of ``</s>`` and padding are 0. The losses do not need this matrix; it serves for inspection and tests.
     """
     links = link(syntax)
     is_child, n_children = _children(links, syntax)
@@ -47,13 +48,13 @@ def child_matrix(syntax: SyntaxBatch) -> Tensor:
 
 
 def parent_matrix(syntax: SyntaxBatch) -> Tensor:
-    """Equation 5: row i has 1 on the parent of i, a root's on itself.  [B, T, T] float32; other rows are 0."""
+    """Equation 5, [B, T, T] float32: row i has 1 for the parent of i, a root for itself; other rows are 0."""
     one = (link(syntax)[:, :, None] == syntax.column[:, None, :]) & syntax.real[:, :, None]
     return one.float()
 
 
 def _children(links: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
-    """Whether each piece is the child of another, [B, T] bool, and how many children it has, [B, T] float32."""
+    """Whether each piece is a child of another, [B, T] bool, and its number of children, [B, T] float32."""
     is_child = syntax.real & links.ne(syntax.column)
     n_children = torch.zeros(links.shape, device=links.device).scatter_add_(1, links, is_child.float())
     return is_child, n_children
@@ -67,8 +68,8 @@ def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
 
     Args:
         scores: [B, T, T]
-        hidden: broadcasts to [B, T, T], True on keys that a row does not see; a row that sees none
-            is NaN, and gives no gradient
+        hidden: broadcasts to [B, T, T], True on keys that a row does not see; a row that sees no key is NaN and has no
+            gradient
 
     Returns:
         [B, T, T] float32
@@ -77,13 +78,13 @@ def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
 
 
 def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
-    """``−Σ A_child ⊙ log Â_child`` over the rows of real tokens.
+    """``−Σ A_child ⊙ log Â_child`` over the rows of pieces.
 
-    Only the entries that A_child has are touched: each piece but the roots is one, in the row of the piece that it
+    Only the non-zero entries of A_child are computed: one per piece except roots, in the row of the piece that it
     attaches to.
 
     Args:
-        scores: [B, T, T], the child head's, before the padding mask and the softmax
+        scores: [B, T, T], the child head's scores before the padding mask and the softmax
         padding: [B, T] bool, True on padding
 
     Returns:
@@ -92,46 +93,46 @@ def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
     log_p = log_attention(scores, padding[:, None, :])
     links = link(syntax)
     is_child, n_children = _children(links, syntax)
-    edge = log_p.gather(1, links[:, None, :]).squeeze(1)  # [B, T], of each child in its head's row
+    edge = log_p.gather(1, links[:, None, :]).squeeze(1)  # [B, T], for each child, in the row of its head
     leaf = log_p.diagonal(dim1=1, dim2=2)
-    # where, not a product: on padding the entries mean nothing, and nothing must come of them
+    # where, not a product: the entries of padding may be NaN
     edge = torch.where(is_child, edge / n_children.gather(1, links).clamp(min=1), 0.0)
     leaf = torch.where(syntax.real & n_children.eq(0), leaf, 0.0)
     return -(edge.sum() + leaf.sum())
 
 
 def parent_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
-    """``−Σ A_parent ⊙ log Â_parent`` over the rows of real tokens; arguments as in :func:`child_nll`."""
+    """``−Σ A_parent ⊙ log Â_parent`` over the rows of pieces; arguments as in :func:`child_nll`."""
     return attachment_nll(scores, link(syntax), syntax.real, padding[:, None, :])
 
 
 def attachment_nll(scores: Tensor, parent: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-    """``−Σ log softmax(scores)[i, parent(i)]`` over the rows that are supervised, a float32 scalar.
+    """``−Σ log softmax(scores)[i, parent(i)]`` over supervised rows, a float32 scalar.
 
     Args:
-        scores: [B, T, T], row: dependent, column: head, before the masks
-        parent: [B, T] int64, the column that each row is trained towards
-        real: [B, T] bool, True on rows that are supervised
+        scores: [B, T, T] before masking; row: dependent, column: head
+        parent: [B, T] int64, the target column of each row
+        real: [B, T] bool, True on supervised rows
         hidden: broadcasts to [B, T, T], True on keys that a row does not see
     """
     chosen = log_attention(scores, hidden).gather(2, parent[:, :, None]).squeeze(2)  # [B, T]
-    # where, not a product: what is not supervised may be −inf or NaN
+    # where, not a product: rows that are not supervised may be −inf or NaN
     return -torch.where(real, chosen, 0.0).sum()
 
 
 def attachment_accuracy(
     scores: Tensor, parent: Tensor, word: Tensor, asked: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Unlabelled attachment of a head: the number of words whose parent has the highest score, and of all words.
+    """Unlabelled attachment: the number of words whose parent has the highest score, and the number of words.
 
-    Not repaired to a tree.
+    The predictions need not form a tree.
 
     Args:
         scores, parent, hidden: as in :func:`attachment_nll`
-        word: [B, T] bool, True on the piece that stands for each word, and looked at
-        asked: [B, T] bool, of these the ones whose parent is asked for
+        word: [B, T] bool, True on the piece that represents each word
+        asked: [B, T] bool, True on those of them that are evaluated
     """
-    # Only pieces that stand for words are keys: a head is a word.
+    # Heads are words, so only pieces that represent words are candidates.
     best = scores.masked_fill(hidden | ~word[:, None, :], -math.inf).argmax(dim=2)  # [B, T]
     return (best.eq(parent) & asked).sum(), asked.sum()
 
@@ -159,11 +160,11 @@ class SupervisedHeadsConfig(SystemConfig):
 
 @register_encoder_system("supervised_heads")
 class SupervisedHeads(EncoderSystem):
-    """A child head and a parent head; one of weight 0 is not supervised.
+    """A child head and a parent head; a head with weight 0 is not supervised.
 
     Args:
         options: the layer, head and weight λ of each
-        encoder_layers: how many layers the encoder has
+        encoder_layers: the number of encoder layers
     """
 
     config = SupervisedHeadsConfig
@@ -194,7 +195,7 @@ class SupervisedHeads(EncoderSystem):
         return self.places.get("parent")
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
-        """One of the two regularisers: a sum over real tokens, times λ."""
+        """One of the two regularizers: a sum over pieces, times λ."""
         syntax, counts = step.parse, None
         if name == "child":
             weight, nll = self.options.child_weight, child_nll(scores, syntax, step.padding)

@@ -1,11 +1,11 @@
-"""Tree2Seq: an encoder over the dependency tree, from the leaves up and from the root down.
+"""Tree2Seq: an encoder over the dependency tree, bottom-up and top-down.
 
-After Eriguchi, Hashimoto and Tsuruoka (2016), Tree-to-Sequence Attentional Neural Machine Translation, ACL, who read
-phrase structure from the leaves up, and Chen, Huang, Chiang and Chen (2017), Improved Neural Machine Translation with a
-Syntax-Aware Encoder and Decoder, ACL, who add the way down. Here every node is a word of the dependency tree, and the
-way up is the child-sum Tree-LSTM of Tai, Socher and Manning (2015), section 3.1.
+After Eriguchi, Hashimoto and Tsuruoka (2016), Tree-to-Sequence Attentional Neural Machine Translation, ACL, who encode
+phrase structure bottom-up, and Chen, Huang, Chiang and Chen (2017), Improved Neural Machine Translation with a
+Syntax-Aware Encoder and Decoder, ACL, who add the top-down direction. Here the nodes are the words of the dependency
+tree, and the bottom-up encoder is the child-sum Tree-LSTM of Tai, Socher and Manning (2015), section 3.1.
 
-A level of depth is one step, over all sentences of the batch.
+Each level of the tree is one step for all sentences of the batch.
 """
 
 from __future__ import annotations
@@ -29,40 +29,39 @@ from fairseq_syntax.model.trees import Forest
 
 
 class ChildSumTreeLSTM(nn.Module):
-    """The way up: the child-sum Tree-LSTM (Tai et al. 2015, Equations 2 to 8).
+    """The bottom-up encoder: the child-sum Tree-LSTM (Tai et al. 2015, Equations 2 to 8).
 
     Args:
-        size: E, of the inputs and of the states
+        size: E, the size of inputs and states
     """
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
         self.input = Linear(size, 4 * size)  # W and b of f, i, u, o
-        self.forget = Linear(size, size, bias=False)  # U of f, which meets each child
-        self.others = Linear(size, 3 * size, bias=False)  # U of i, u, o, which meet the sum of the children
+        self.forget = Linear(size, size, bias=False)  # U of f, applied to each child
+        self.others = Linear(size, 3 * size, bias=False)  # U of i, u, o, applied to the sum over the children
 
     def forward(self, x: Tensor, forest: Forest) -> tuple[Tensor, Tensor]:
         """Hidden and cell states of all nodes.
 
         Args:
-            x: [W, E], the inputs of the nodes, by level (``forest.by_level``)
+            x: [W, E], the inputs of the nodes, in the order of levels (``forest.by_level``)
             forest: the trees
 
         Returns:
-            h and c, [W, E], by level
+            h and c, [W, E], in the order of levels
         """
         forget, others = DeferredLinear(self.forget.weight), DeferredLinear(self.others.weight)
         levels = self.input(x).split(forest.level_sizes)
-        # For each level, the parents that the nodes of the level below have in it. Below the
-        # deepest level there is one without nodes.
+        # For each level, the parents in it of the next level's nodes. The deepest level is followed by an empty one.
         parents = [*forest.parent_in_level[1:], forest.parent[:0]]
         hiddens, cells = [levels[0][:0, : self.size]], [levels[0][:0, : self.size]]
         for level, parent in zip(reversed(levels), reversed(parents)):
             of_forget, gates = level.split((self.size, 3 * self.size), dim=1)
             below = torch.zeros_like(of_forget).index_add(0, parent, hiddens[-1])  # Equation 2
             gates = others(below, plus=gates)
-            kept = torch.sigmoid(of_forget[parent] + forget(hiddens[-1])) * cells[-1]  # Equation 4: f of each child
+            kept = torch.sigmoid(of_forget[parent] + forget(hiddens[-1])) * cells[-1]  # Equation 4: the f of each child
             input_gate, cell_gate, output_gate = gates.chunk(3, dim=1)
             cell = torch.sigmoid(input_gate) * torch.tanh(cell_gate)
             cells.append(cell.index_add(0, parent, kept))  # Equation 7
@@ -71,12 +70,12 @@ class ChildSumTreeLSTM(nn.Module):
 
 
 class TopDownGRU(nn.Module):
-    """The way down (Chen et al. 2017): a GRU cell from the parent's downward state and the node's upward state.
+    """The top-down encoder (Chen et al. 2017): a GRU whose input is the node's bottom-up state.
 
-    Above a root there is a state of zeros.
+    Its previous state is the top-down state of the parent, or zeros for a root.
 
     Args:
-        size: E, of the inputs and of the states
+        size: E, the size of inputs and states
     """
 
     def __init__(self, size: int) -> None:
@@ -86,14 +85,14 @@ class TopDownGRU(nn.Module):
             nn.init.uniform_(p, -0.1, 0.1)
 
     def forward(self, x: Tensor, forest: Forest) -> Tensor:
-        """Downward states of all nodes, [W, E] by level, of their upward states ``x``, [W, E] by level."""
+        """The top-down states of all nodes from their bottom-up states ``x``; both [W, E], in the order of levels."""
         size = self.cell.hidden_size
         of_hidden = DeferredLinear(self.cell.weight_hh)
         levels = F.linear(x, self.cell.weight_ih, self.cell.bias_ih).split(forest.level_sizes)
-        states = [levels[0].new_zeros(1, size)]  # roots have parent 0 in the level above them
+        states = [levels[0].new_zeros(1, size)]  # the parent of roots is index 0 of a level above them
         for level, parent in zip(levels, forest.parent_in_level):
             above = states[-1][parent]
-            # Once for each parent, and then taken by its children.
+            # Computed once for each parent, then selected for its children.
             of_above = (of_hidden(states[-1]) + self.cell.bias_hh.to(x.dtype))[parent]
             gates = torch.sigmoid(level[:, : 2 * size] + of_above[:, : 2 * size])
             reset, update = gates.chunk(2, dim=1)
@@ -103,10 +102,10 @@ class TopDownGRU(nn.Module):
 
 
 class BinaryTreeLSTM(nn.Module):
-    """A node over two others (Tai et al. 2015, Equations 9 to 14 with N = 2 and no input), which starts the decoder.
+    """A node over two children (Tai et al. 2015, Equations 9 to 14 with N = 2, no input) that starts the decoder.
 
     Args:
-        size: E, of the states
+        size: E, the size of the states
     """
 
     def __init__(self, size: int) -> None:
@@ -114,7 +113,7 @@ class BinaryTreeLSTM(nn.Module):
         self.gates = Linear(2 * size, 5 * size)
 
     def forward(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """h and c, [B, E] each, of those of the two nodes."""
+        """The node's h and c, [B, E] each, from those of its children."""
         gates = self.gates(torch.cat((left[0], right[0]), dim=1))
         input_gate, forget_left, forget_right, cell_gate, output_gate = gates.chunk(5, dim=1)
         cell = torch.sigmoid(input_gate) * torch.tanh(cell_gate)
@@ -123,13 +122,13 @@ class BinaryTreeLSTM(nn.Module):
 
 
 class TreeEncoder(SyntaxLSTMEncoder):
-    """The sequential encoder over pieces, and the encoder over the tree, whose nodes are words.
+    """The sequential encoder over pieces, followed by the encoder over the tree, whose nodes are words.
 
-    A node's input is the mean of its word's sequential states. Nodes come after the tokens in the encoded states.
+    The input of a node is the mean of its word's sequential states. Nodes follow the tokens in the encoded states.
 
     Args:
         dictionary, options: as in fairseq
-        bottom_up: leave the way down out
+        bottom_up: without the top-down encoder
     """
 
     def __init__(self, dictionary: Any, bottom_up: bool, **options: Any) -> None:
@@ -143,14 +142,14 @@ class TreeEncoder(SyntaxLSTMEncoder):
         forest = Forest(syntax)
         up, cells = self.up(word_means(encoded.states, syntax)[forest.by_level], forest)
         nodes = self.dropout_out_module(up if self.down is None else self.down(up, forest))
-        # Back from levels to lines: the place by level of each word, and past the end for no word.
+        # From levels back to lines: each word's index in the order of levels, and one past the end for "no word".
         total, place = forest.by_level.numel(), torch.empty_like(forest.by_level)
         place[forest.by_level] = torch.arange(total, device=place.device)
-        place = F.pad(place, (0, 1), value=total)[word_grid(syntax).t()]  # [W', B], by level
+        place = F.pad(place, (0, 1), value=total)[word_grid(syntax).t()]  # [W', B], indices in the order of levels
         states = torch.cat((encoded.states, F.pad(nodes, (0, 0, 0, 1))[place]))  # [S + W', B, E]
         padding = torch.cat((encoded.padding, place == total))
 
-        roots = slice(forest.level_sizes[0])  # the first level; a line has one for each sentence
+        roots = slice(forest.level_sizes[0])  # the first level, with one root per sentence of a line
         line = syntax.batch_of_word[forest.by_level[roots]]
         root = _means(up[roots], line, syntax.size[0]), _means(cells[roots], line, syntax.size[0])
         starts = [start(last, root) for start, last in zip(self.start, zip(encoded.hiddens, encoded.cells))]
@@ -159,17 +158,19 @@ class TreeEncoder(SyntaxLSTMEncoder):
 
 
 def _means(states: Tensor, line: Tensor, lines: int) -> Tensor:
-    """The mean of the states [N, E] of each line, whose numbers are ``line`` [N]: [B, E], zeros where there is none."""
-    count = line.new_zeros(lines).index_add(0, line, torch.ones_like(line)).clamp(min=1)  # bincount waits for a GPU
+    """The mean [B, E] of the states [N, E] that belong to each line (``line`` [N]); zeros if there are none."""
+    count = (
+        line.new_zeros(lines).index_add(0, line, torch.ones_like(line)).clamp(min=1)
+    )  # bincount would synchronize with a GPU
     return states.new_zeros(lines, states.size(1)).index_add(0, line, states) / count[:, None].to(states.dtype)
 
 
 @dataclass
 class TreeMemory(PaddedMemory):
-    """The memory of tokens and, after them, nodes.
+    """The memory of tokens, followed by nodes.
 
     Attributes:
-        syntax: of the batch
+        syntax: the batch's syntax
         sentence: [N] int64, the sentence of each row
     """
 
@@ -181,14 +182,14 @@ class TreeMemory(PaddedMemory):
 
 
 class TreeAttention(GlobalAttention):
-    """Attention over tokens and nodes together, with one softmax and the same weights for both."""
+    """Attention over tokens and nodes, with a single softmax and the same parameters for both."""
 
     def remember(self, encoded: Encoded) -> TreeMemory:
         syntax = encoded.parse
         return TreeMemory(**vars(super().remember(encoded)), syntax=syntax, sentence=syntax.rows)
 
     def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:
-        """A node's weight is shared equally by the pieces of its word."""
+        """Attention over pieces; a node's weight is divided equally among the pieces of its word."""
         weights = torch.stack(reads, dim=1)  # [N, T, S + W']
         columns = memory.syntax.size[1]
         tokens, nodes = weights.split((columns, weights.size(2) - columns), dim=2)
@@ -204,7 +205,7 @@ class Tree2SeqConfig(SystemConfig):
 
 @register_lstm("tree2seq_lstm")
 class Tree2SeqModel(SyntaxLSTMModel):
-    """An encoder over the tree above the sequential one; the decoder attends to both and starts from both."""
+    """A tree encoder on top of a sequential one; the decoder attends to both and starts from both."""
 
     config = Tree2SeqConfig
     training_needs = inference_needs = frozenset({"tree"})

@@ -10,12 +10,12 @@ import numpy as np
 
 from fairseq_syntax.systems.lasyn.templates import Template
 
-EDGE = -2  # stands before the first and after the last tag of a sentence
-TRIES = 300  # of a random edit, in a row, before a variation is given up
+EDGE = -2  # precedes the first and follows the last tag of a sentence
+TRIES = 300  # consecutive failed edits before a variation is given up
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Levenshtein distance: the fewest insertions, deletions and substitutions that make `b` out of `a`."""
+    """The Levenshtein distance: the fewest insertions, deletions and substitutions that turn ``a`` into ``b``."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -25,11 +25,11 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class TagBigrams:
-    """Pairs of adjacent tags seen in training, sentence edges included: a sequence is valid if all its pairs are.
+    """Pairs of adjacent tags seen in training, including sentence edges. A sequence is valid if all its pairs are.
 
     Attributes:
-        pairs: of a tag and the next
-        tags: all of them
+        pairs: the pairs of a tag and the next
+        tags: all tags
     """
 
     def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -41,13 +41,13 @@ class TagBigrams:
         """The pairs of neighbouring pieces of sentences.
 
         Args:
-            tags: [W] the tags of the words of all sentences in turn; 0 is no tag, and no pair has one
-            pieces: [W] how many pieces each word has; all of them have its tag
-            lengths: [B] how many words each sentence has
+            tags: [W], the tags of the words of all sentences; 0 means no tag and forms no pair
+            pieces: [W], the number of pieces of each word, which all have its tag
+            lengths: [B], the number of words of each sentence
         """
         lengths = lengths[lengths > 0]
         ends = np.cumsum(lengths)
-        # Every sentence's words with an edge before, and one edge after the last sentence.
+        # An edge before each sentence's words, and one after the last sentence.
         sequence = np.append(np.insert(tags, ends - lengths, EDGE), EDGE)
         beside = np.stack([sequence[:-1], sequence[1:]], axis=1)
         inside = np.repeat(tags[pieces > 1][:, None], 2, axis=1)  # pieces of one word
@@ -56,14 +56,14 @@ class TagBigrams:
 
 
 def neighbours(sequence: Sequence[int]) -> list[tuple[int, int]]:
-    """The pairs of neighbouring tags of a sentence, the edges included."""
+    """The pairs of adjacent tags of a sentence, including the edges."""
     return list(pairwise([EDGE, *sequence, EDGE]))
 
 
 def random_edit(sequence: Template, tags: Sequence[int], rng: random.Random) -> Template:
-    """The sequence, of one tag or more, with one put in, taken out or replaced.
+    """A sequence of at least one tag, after a random insertion, deletion or substitution.
 
-    Each place and tag is as likely as another.
+    All places and tags are equally likely.
     """
     kind = rng.randrange(3)
     if kind == 0:
@@ -79,19 +79,19 @@ def random_variation(
     bigrams: TagBigrams,
     rng: random.Random,
 ) -> Template | None:
-    """A random valid sequence whose edit distance from `sequence` is exactly `distance`.
+    """A random valid sequence whose edit distance from ``sequence`` is exactly ``distance``.
 
-    Edits are drawn one after the other; one that makes a pair of neighbours that neither the training data nor
-    `sequence` has, or that leads no farther away, is drawn again. None where that fails
-    :data:`TRIES` times in a row.
+    Edits are drawn one after the other. An edit is rejected if it creates a pair of adjacent tags that occurs neither
+    in the training data nor in ``sequence``, or if it does not increase the distance. Returns None after :data:`TRIES`
+    rejections in a row.
     """
     allowed = bigrams.pairs.union(neighbours(sequence))
     current, reached, failures = list(sequence), 0, 0
     while reached < distance:
         changed = random_edit(current, bigrams.tags, rng)
-        # Never empty: no translation is, and the next edit needs a tag to take out or replace.
+        # Never empty: no translation is, and the next edit needs a tag to delete or substitute.
         valid = changed and allowed.issuperset(neighbours(changed))
-        # An edit may undo an earlier one, so that the distance is not the number of edits.
+        # An edit may undo an earlier one, so the distance is not the number of edits.
         if valid and edit_distance(sequence, changed) == reached + 1:
             current, reached, failures = changed, reached + 1, 0
             continue

@@ -1,7 +1,7 @@
-"""One step of a search in LaSyn models: word scores with the tags summed out, or given by a template.
+"""A search step with LaSyn models: word scores with tags summed out, or given by a template.
 
-fairseq's generator asks its ensemble for the scores of the next word and tells it how the rows of the beam move. This
-ensemble keeps, beside the decoders' own states, what it takes to say which tags a hypothesis has.
+fairseq's generator asks its ensemble for the scores of the next word, and tells it how the rows of the beam are
+reordered. In addition to the decoders' states, this ensemble keeps what is needed to determine a hypothesis's tags.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fairseq_syntax.systems.lasyn.templates import OPEN, Template
 
 
 class LatentEnsemble(EnsembleModel):
-    """LaSyn models of the same latent values, averaged in probability.
+    """LaSyn models with the same latent values, whose probabilities are averaged.
 
-    A row is one hypothesis of one sentence. All log-probabilities are float32, [R, V] over words or [R, Z] over values.
+    A row is a hypothesis of a sentence. All log-probabilities are float32, [R, V] over words or [R, Z] over values.
 
     Args:
         models: fairseq models with a :class:`LaSynDecoder`
 
     Attributes:
-        templates: the tag sequences of the next batch's sentences, one each; None to sum the tags out
+        templates: the tag sequence of each sentence in the next batch; None to sum the tags out
     """
 
     def __init__(self, models: list[Any]) -> None:
@@ -45,19 +45,19 @@ class LatentEnsemble(EnsembleModel):
 
     @torch.no_grad()
     def forward_encoder(self, net_input: dict[str, Any]) -> list[Any]:
-        """Encode a batch, and begin its search."""
+        """Encode a batch, and start its search."""
         tokens = net_input["src_tokens"]
         self._tables = [m.decoder.tables() for m in self.models]
-        self._moved: Tensor | None = None  # of each row, which it was at the last step
+        self._moved: Tensor | None = None  # for each row, its index in the last step
         self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
         self._template_tags: Tensor | None = None
         if self.templates is not None:
-            # Column n of the tags [R, T] is position n; the length [R] is where </s> has to come.
+            # Column n of the tags [R, T] is position n; </s> must come at the position given by the length [R].
             self._length = torch.tensor([len(t) for t in self.templates], device=tokens.device)
             template_tags = [[*t, OPEN if self.end is None else self.end] for t in self.templates]
-            # Known here, so that no step has to ask the device.
+            # Computed once, so that no step has to synchronize with the device.
             longest = max(map(len, template_tags))
             self._open = [any(n < len(t) and t[n] == OPEN for t in template_tags) for n in range(longest)]
             padded = [t + [OPEN] * (longest - len(t)) for t in template_tags]
@@ -65,11 +65,11 @@ class LatentEnsemble(EnsembleModel):
         return super().forward_encoder(net_input)
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
-        """Move the rows of the search with those of the encoder."""
+        """Reorder the rows of the search together with those of the encoder."""
         if self._template_tags is not None:
             self._template_tags, self._length = self._template_tags[new_order], self._length[new_order]
-        # Hypotheses of one sentence share its source, so that as long as there are as many rows as before, none of
-        # which has changed its sentence, there is nothing to move.
+        # The hypotheses of a sentence share its source, so if the number of rows and their sentences have not changed,
+        # nothing needs to be reordered.
         rows, self._rows = self._rows, len(new_order)
         self._tags = self._tags[new_order]
         self._moved = new_order
@@ -79,7 +79,7 @@ class LatentEnsemble(EnsembleModel):
     def forward_decoder(
         self, tokens: Tensor, encoder_outs: list[Any], incremental_states: list[Any], temperature: float = 1.0
     ) -> tuple[Tensor, Tensor | None]:
-        """Scores of the next word [R, V] and the average attention [R, S] (or None) after ``tokens`` [R, T]."""
+        """The scores of the next word [R, V] after ``tokens`` [R, T], and the average attention [R, S] or None."""
         if tokens.size(1) > 1:
             self._extend_tags(tokens[:, -1])
         step = tokens.size(1) - 1
@@ -90,44 +90,44 @@ class LatentEnsemble(EnsembleModel):
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
             scores = mean_log(self._marginal)
         if template_tags is not None:
-            values = template_tags.clamp(min=0)  # open places: any value, whose scores go unused
+            values = template_tags.clamp(min=0)  # open places: any value, since its scores are not used
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        if temperature != 1.0:  # log-probabilities are logits, too
+        if temperature != 1.0:  # log-probabilities serve as logits
             scores = torch.log_softmax(scores / temperature, dim=1)
         return scores, attention
 
     # -- the tags of words -----------------------------------------------------------------------------------------
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
-        """log P(z | y) of the last step, [..., Z], of words y [...] int64 at the ends of the rows [...] int64."""
+        """log P(z | y) [..., Z] in the last step, for words y [...] int64 after the rows [...] int64."""
         each = [torch.log_softmax(rest[rows] + t.by_word[words], dim=-1) for rest, t in zip(self._rest, self._tables)]
         if len(each) == 1:
             return each[0]
-        # P(y, z) of each model, averaged as their P(y) are.
+        # The models' P(y, z), averaged like their P(y).
         joint = [m[rows, words][..., None] + post for m, post in zip(self._marginal, each)]
         return torch.log_softmax(mean_log(joint), dim=-1)
 
     def finished_tags(self, rows: Tensor) -> Tensor:
-        """The latent values [N, T] of the hypotheses that end with ``</s>`` now, rows [N] of the last step."""
+        """The latent values [N, T] of the hypotheses that now end with ``</s>``, by their rows [N] in the last step."""
         template_tags = None if self._template_tags is None else self._template_tags[rows]
         last = self._values(rows, torch.full_like(rows, self.eos), template_tags)
         return torch.cat([self._tags[rows], last[:, None]], dim=1)
 
     def _extend_tags(self, words: Tensor) -> None:
-        """Note the values of the words [R] that were chosen at the last step; the rows have moved since."""
-        # The posterior is that of the last step, in its rows.
+        """Record the values of the words [R] chosen in the last step; the rows have been reordered since."""
+        # The posterior is that of the last step, indexed by its rows.
         rows = torch.arange(len(words), device=words.device) if self._moved is None else self._moved
         self._moved = None
         values = self._values(rows, words, self._template_tags)
         self._tags = torch.cat([self._tags, values[:, None]], dim=1)
 
     def _values(self, rows: Tensor, words: Tensor, template_tags: Tensor | None) -> Tensor:
-        """The values [R] of the last step's words: the template's, else the most probable.
+        """The values [R] of the last step's words: the template's, otherwise the most probable.
 
         Args:
-            rows: [R] int64, the rows that they were chosen in
+            rows: [R] int64, the rows in which they were chosen
             words: [R] int64
             template_tags: [R, T], the templates of these words' hypotheses
         """
@@ -151,7 +151,7 @@ class LatentEnsemble(EnsembleModel):
         return hiddens, sum(attentions) / len(attentions) if attentions else None
 
     def _end_with_the_template(self, scores: Tensor, step: int) -> Tensor:
-        """``</s>`` comes after the template's last tag, and there only."""
+        """Allow ``</s>`` after the template's last tag, and only there."""
         is_eos = torch.arange(scores.size(1), device=scores.device) == self.eos
         ends = self._length <= step
         return scores.masked_fill(is_eos[None] != ends[:, None], -math.inf)

@@ -1,4 +1,4 @@
-"""fairseq's generator for LaSyn models: its hypotheses have tags."""
+"""fairseq's generator for LaSyn models, whose hypotheses have tags."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from fairseq_syntax.systems.lasyn.templates import Template
 
 
 class LatentGenerator(SequenceGenerator):
-    """Beam search with the tags summed out, maximised over or given.
+    """Beam search with the tags summed out, maximized or given.
 
-    Every hypothesis has, beside fairseq's entries, ``tags``: [T] int64, the latent value of each token, ``</s>``
-    included: the given one, or the most probable one of the token.
+    In addition to fairseq's entries, each hypothesis has ``tags``: [T] int64, the latent value of each token including
+    ``</s>``, which is the given one, or the most probable one for the token.
 
     Args:
         models: LaSyn models
         tgt_dict: the target dictionary
         mode: ``marginal`` (Equation 5), ``joint`` (max over z of P(y, z)) or ``template`` (P(y | z), z given)
-        templates: where templates come from, such as :class:`.templates.FileTemplates`; needed in
-            mode ``template``
+        templates: the source of templates, such as :class:`.templates.FileTemplates`; needed for ``template``
         other arguments: as in fairseq
     """
 
@@ -57,7 +56,7 @@ class LatentGenerator(SequenceGenerator):
         """Translate a batch.
 
         Raises:
-            SyntaxDataError: a template is missing, or of a length that the search does not allow
+            SyntaxDataError: a template is missing, or its length exceeds the search's limit
         """
         if self.templates is not None:
             templates = self.templates.of(sample, models)
@@ -67,8 +66,8 @@ class LatentGenerator(SequenceGenerator):
 
     def _check_lengths(self, templates: list[Template], sample: dict[str, Any]) -> None:
         source_length = sample["net_input"]["src_tokens"].size(1)
-        path = getattr(self.templates, "path", None)  # of references there is none
-        # As fairseq's generator limits its steps.
+        path = getattr(self.templates, "path", None)  # templates from references have no path
+        # The limit of steps in fairseq's generator.
         longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
         for number, template in zip(sample["id"].tolist(), templates):
             if not self.min_len <= len(template) <= longest:
@@ -80,7 +79,7 @@ class LatentGenerator(SequenceGenerator):
                 )
 
     def finalize_hypos(self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw):
-        """fairseq's, which makes hypotheses of the rows that end now; each gets its tags."""
+        """Finalize the rows that end now, as in fairseq, and add their tags."""
         tags = self.model.finished_tags(bbsz_idx)
         unfinished = [i for i, done in enumerate(finished) if not done]
         sentences = [unfinished[row // beam_size] for row in bbsz_idx.tolist()]
@@ -88,7 +87,7 @@ class LatentGenerator(SequenceGenerator):
         newly = super().finalize_hypos(
             step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw
         )
-        # fairseq takes the rows in their order, and no more of a sentence than the beam's size.
+        # fairseq takes the rows in order, at most beam-size rows per sentence.
         for sentence, row in zip(sentences, tags):
             if before[sentence] < len(finalized[sentence]):
                 finalized[sentence][before[sentence]]["tags"] = row

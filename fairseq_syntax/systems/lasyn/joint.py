@@ -1,4 +1,4 @@
-"""Beam search for the best pair of words and tags, max over z of P(y, z): the paper's beam cost (section 2.2)."""
+"""Beam search for the best pair of words and tags by max over z of P(y, z), the paper's beam cost (section 2.2)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from torch import Tensor
 
 from fairseq_syntax.model.thresholds import thresholds
 
-PARTS = 8  # lines that a row is laid out in
+PARTS = 8  # the number of lines into which a row is folded
 
 
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """``x.topk(k)`` of each row [N]: values and indices [B, k], the highest first.
+    """``x.topk(k)`` for each row [N]: values and indices [B, k], the highest first.
 
-    Quicker on CPUs where k is not small, as PyTorch keeps a heap of k elements there. Where a row
-    is laid out in :data:`PARTS` lines below each other, the k largest lie in the k columns of the
-    largest maxima, or in what is left over at its end: on 50 rows of 40,000, k = 64, one thread,
-    3 ms in place of 17.
+    It is faster on CPUs unless k is small, since PyTorch keeps a heap of k elements there. If a row is folded into
+    :data:`PARTS` lines, its k largest elements are in the k columns with the largest maxima, or in the remainder at its
+    end. For 50 rows of 40,000, k = 64 and one thread, this takes 3 ms instead of 17.
     """
     rows, n = x.size()
     width = n // PARTS
@@ -36,7 +35,7 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class Posterior(Protocol):
-    """The state that a search keeps from the last step.
+    """The ensemble that holds the posterior of the last step.
 
     Attributes:
         n_values: Z
@@ -45,44 +44,44 @@ class Posterior(Protocol):
     n_values: int
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
-        """log P(z | y) [..., Z] of words [...] at the ends of rows [...]."""
+        """log P(z | y) [..., Z] of words [...] after rows [...]."""
 
 
 class JointBeamSearch(BeamSearch):
-    """The candidates of the highest P(y, z), found without computing it for every word.
+    """Finds the candidates with the highest P(y, z) without computing it for every word.
 
-    The step gets the log marginals. A word's joint score is its marginal plus the log posterior of its most probable
-    value, so that marginal - log Z <= joint <= marginal. The words of the highest marginals are taken first; no word
-    whose marginal is not above the last candidate's joint score can be a candidate. Whatever fairseq has added to the
-    marginals (penalties, constraints, a language model) is in the joint scores too.
+    The step receives log marginals. A word's joint score is its marginal plus the log posterior of its most probable
+    value, so marginal - log Z <= joint <= marginal. Words are examined by decreasing marginal; a word whose marginal is
+    not above the worst candidate's joint score cannot be a candidate. Terms that fairseq has added to the marginals
+    (penalties, constraints, a language model) are included in the joint scores.
 
-    Where word scores are so flat that many words remain, they are taken a block at a time, the highest marginals first,
-    until none can be a candidate: what is held at once are the marginals, and the values of one block.
+    If word scores are so flat that many words remain, they are examined in blocks until none can be a candidate, so
+    only the marginals and the values of one block are in memory.
 
     Args:
         tgt_dict: the dictionary
-        posterior: the ensemble that made the marginals
+        posterior: the ensemble that computed the marginals
 
     Attributes:
-        ahead: how many times as many words as are wanted are looked at first
-        block: elements, of words by values, that a block may have beyond the first look
+        ahead: the size of the first block, in multiples of the number of candidates
+        block: the maximum size of each further block, in words times values
     """
 
     ahead, block = 8, 1 << 20
 
     def __init__(self, tgt_dict: Any, posterior: Posterior) -> None:
         super().__init__(tgt_dict)
-        self._posterior = [posterior]  # in a list, so that it is no submodule of the search too
+        self._posterior = [posterior]  # in a list, so that it is not registered as a submodule
 
     def step(
         self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, candidate_multiple: int = 2
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """fairseq's: scores, words and beams [B, K] of the K best candidates of ``lprobs`` [B, beam, V]."""
+        """As in fairseq: scores, words and beams [B, K] of the K best candidates in ``lprobs`` [B, beam, V]."""
         n_sentences, beam, n_words = lprobs.size()
-        # At the first step all hypotheses of a sentence are the same.
+        # In the first step, all hypotheses of a sentence are equal.
         bound = lprobs[:, :1] if step == 0 else lprobs + scores[:, :, step - 1, None]
         bound = bound.reshape(n_sentences, -1)  # [B, beam V]
-        n_best = min(candidate_multiple * beam, bound.size(1) - 1)  # as in fairseq, never padding
+        n_best = min(candidate_multiple * beam, bound.size(1) - 1)  # as in fairseq, which excludes padding
         first_row = torch.arange(n_sentences, device=bound.device)[:, None] * beam
 
         def joint(marginal: Tensor, index: Tensor) -> Tensor:
@@ -98,12 +97,12 @@ class JointBeamSearch(BeamSearch):
         return best, index % n_words, index // n_words
 
     def _all(self, bound: Tensor, best: Tensor, joint: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """The best candidates, of all whose bound is above the worst of those found so far.
+        """The best candidates among all whose bound is above the worst candidate so far.
 
         Args:
-            bound: [B, N], at least the joint score of each word of each beam
-            best: [B, K], joint scores of some candidates
-            joint: the joint scores of some of them, from their bounds and indices
+            bound: [B, N], upper bounds of the joint scores of each beam's words
+            best: [B, K], the joint scores of the candidates so far
+            joint: computes joint scores from bounds and indices
 
         Returns:
             joint scores [B, K] and indices [B, K] into N
@@ -112,7 +111,7 @@ class JointBeamSearch(BeamSearch):
         remaining = max(int((bound > best[:, -1:]).sum(dim=1).max()), n_best)
         marginal, order = bound.topk(remaining)
         best_scores, index = marginal.new_full(best.shape, -math.inf), order[:, :n_best]
-        # A sentence's words in a block: with a number for each value, all make ``block`` elements.
+        # The number of words per sentence in a block, which has ``block`` elements with one per value.
         step = max(n_best, self.block // (n_sentences * self._posterior[0].n_values))
         for start in range(0, remaining, step):
             block = slice(start, start + step)

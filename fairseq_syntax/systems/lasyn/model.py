@@ -6,10 +6,10 @@ A Transformer whose decoder predicts, from its output h_n at each position,
     P(y_n | z_n, x, y<n) = softmax(W (h_n + e_z))           the word, given the tag
     P(y_n, z_n | x, y<n) = P(y_n | z_n) P(z_n)              (2)
 
-The tags of different positions are independent given the words, so that they are summed out position by position (5).
-Training is expectation maximisation (8 to 11) with a cross entropy of P(z) towards the tags (12), K optimizer steps
-per batch (Algorithm 1). How the sums over words and tags cost one softmax is in :mod:`.softmax`, how a batch
-comes K times in :mod:`fairseq_syntax.data.epochs`, and search in :mod:`.search`.
+The tags of different positions are independent given the words, so they are summed out position by position (5).
+Training is expectation maximization (8 to 11) with a cross entropy of P(z) towards the tags (12), and K optimizer steps
+per batch (Algorithm 1). :mod:`.softmax` computes the sums over words and tags at the cost of one softmax,
+:mod:`fairseq_syntax.data.epochs` repeats batches K times, and :mod:`.search` is the search.
 """
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
@@ -32,12 +32,12 @@ from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
-if TYPE_CHECKING:  # the sums are imported by who computes them: every command of fairseq's imports this module
+if TYPE_CHECKING:  # imported only where it is used, because every fairseq command imports this module
     from fairseq_syntax.systems.lasyn.softmax import TagTables
 
-END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
+END = "</s>"  # the name of value 0, which belongs to </s>; label i of the inventory is value i
 SEARCHES = ("marginal", "joint", "template")  # --tag-search
-UNKNOWN = -1  # where a latent value is wanted and the parse has none
+UNKNOWN = -1  # for a position whose latent value the parse does not give
 
 # ----------------------------------------------------------------------------------- 2.1 model: the hybrid decoder
 
@@ -45,13 +45,13 @@ UNKNOWN = -1  # where a latent value is wanted and the parse has none
 class LaSynDecoder(SyntaxTransformerDecoder):
     """A Transformer decoder with a latent value per position.
 
-    As a fairseq decoder its output is the log-probability of the words with the latent values summed out (5), so that
-    every criterion, scorer, sampler and ensemble of fairseq runs on it.
+    Its output is the log-probability of words with the latent values summed out (5), so all criteria, scorers, samplers
+    and ensembles of fairseq work with it.
 
     Args:
         cfg, dictionary, embed_tokens: as in fairseq
         latent_names: the names of the latent values
-        tags: ``upos`` or ``xpos``, the label column that the values are taken from; None without a column
+        tags: ``upos`` or ``xpos``, the label column of the values; None for values without a column
         systems: the decoder's systems by name
     """
 
@@ -80,12 +80,12 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         self.num_updates = num_updates
 
     def log_prior(self, hidden: Tensor) -> Tensor:
-        """log P(z | x, y<n) [..., Z], at least float32, of the decoder's output [..., C]."""
+        """log P(z | x, y<n) [..., Z] in at least float32, from the decoder's output [..., C]."""
         logits = self.tag_projection(hidden)
         return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def tables(self) -> "TagTables":
-        """The tables of the output layer that a search needs, without gradient."""
+        """The tables of the output layer for a search, without gradient."""
         from fairseq_syntax.systems.lasyn.softmax import tag_tables
 
         with torch.no_grad():
@@ -99,30 +99,30 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         return search_scores(self.output_projection(hidden / LN2), self.log_prior(hidden), tables)
 
     def conditional(self, hidden: Tensor, values: Tensor) -> Tensor:
-        """log P(y | z) [R, V] in float32 for given values z [R], at decoder outputs ``hidden`` [R, C]."""
+        """log P(y | z) [R, V] in float32 for given values z [R] and decoder outputs ``hidden`` [R, C]."""
         return torch.log_softmax(self.output_projection(hidden + self.tag_embedding(values)).float(), dim=-1)
 
     def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, features_only=False, **kwargs):
-        """fairseq's; its first output is log P(y_n | x, y<n) [B, T, V], or h_n [B, T, C] if ``features_only``."""
+        """As in fairseq. The first output is log P(y_n | x, y<n) [B, T, V], or h_n [B, T, C] with ``features_only``."""
         hidden, extra = super().forward(
             prev_output_tokens, encoder_out, incremental_state, features_only=True, **kwargs
         )
         if features_only:
             if self.training and torch.is_grad_enabled():
-                # The criterion applies these outside this call. As outputs of it they are not taken for unused where
-                # DDP looks for unused parameters.
+                # The criterion uses these parameters outside this call. They are returned so that DDP, when it looks
+                # for unused parameters, does not take them for unused.
                 weights = self.output_projection.weight, self.tag_embedding.weight, self.tag_projection.weight
                 extra = {**extra, "output_weights": [weight.view_as(weight) for weight in weights]}
             return hidden, extra
         tables = None
         if incremental_state is not None:
-            # One set of tables for all steps of a search; nothing reorders it.
+            # The tables are the same in all steps of a search, so they are never reordered.
             tables = incremental_state.setdefault("lasyn", {}).get("tables") or self.tables()
             incremental_state["lasyn"]["tables"] = tables
         return self.output_layer(hidden, tables), extra
 
     def output_layer(self, features: Tensor, tables: "TagTables | None" = None) -> Tensor:
-        """log P(y_n | x, y<n) [B, T, V] at decoder outputs [B, T, C]; with a gradient where gradients are enabled."""
+        """log P(y_n | x, y<n) [B, T, V] from decoder outputs [B, T, C]; differentiable if gradients are enabled."""
         hidden = features.flatten(0, -2)
         if torch.is_grad_enabled():
             from fairseq_syntax.systems.lasyn.softmax import log_marginal
@@ -136,31 +136,31 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         return out.view(*features.shape[:-1], -1)
 
     def target_values(self, target: Tensor, syntax: BatchSyntax) -> Tensor:
-        """The latent value that the parse gives each target piece: its word's tag, and for ``</s>`` its own.
+        """The latent value of each target piece according to the parse: its word's tag, or value 0 for ``</s>``.
 
         Args:
-            target: [B, T] int64, each sentence ending in ``</s>``, padded
-            syntax: that of the target, as a batch brings it
+            target: [B, T] int64, padded; each sentence ends in ``</s>``
+            syntax: the target's syntax in the batch
 
         Returns:
-            [B, T] int64; :data:`UNKNOWN` on padding and where the word has no tag that the training data knows
+            [B, T] int64; :data:`UNKNOWN` for padding and for tags that did not occur in training
         """
         eos = self.dictionary.eos()
-        # Label 0 is no label, and one that the training data does not have.
+        # Label 0 is a missing label, or one that did not occur in training.
         label = getattr(SyntaxBatch(syntax, target, self.padding_idx), str(self.tags))
         return torch.where(label > 0, label, UNKNOWN).masked_fill(target.eq(eos), self.latent_names.index(END))
 
 
 def is_latent(model: Any) -> bool:
-    """Whether a model is one that this search is for."""
+    """Whether a model has latent values."""
     return isinstance(getattr(model, "decoder", None), LaSynDecoder)
 
 
 def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
-    """Make sure that the tags of the data are those that the model has learnt.
+    """Check that the tags of the data are those of the model.
 
     Raises:
-        SyntaxDataError: the model's values have no names, or are other tags than the data's
+        SyntaxDataError: the model's values have no names, or differ from the data's tags
     """
     if decoder.tags is None:
         raise SyntaxDataError(
@@ -198,7 +198,7 @@ class LaSyn(DecoderSystem):
 
     Args:
         latent_names: the names of the latent values
-        tags: the column that they are taken from; None without a column
+        tags: the label column of the values; None for values without a column
     """
 
     config = LaSynConfig
@@ -210,7 +210,7 @@ class LaSyn(DecoderSystem):
 
     @classmethod
     def from_config(cls, config: LaSynConfig, args: Namespace, task: SyntaxTask) -> "LaSyn":
-        if not getattr(args, "latent_names", None):  # else from a checkpoint
+        if not getattr(args, "latent_names", None):  # otherwise from a checkpoint
             args.latent_names, args.tags = latent_names(config, task)
         return cls(args.latent_names, args.tags)
 
@@ -221,7 +221,7 @@ class LaSyn(DecoderSystem):
 
 
 def latent_names(config: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str | None]:
-    """The names of the latent values, and the label column they are taken from.
+    """The names of the latent values, and their label column.
 
     Raises:
         SyntaxDataError: an option is out of range, or the target's parse has no tags

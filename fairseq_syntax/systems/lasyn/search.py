@@ -1,4 +1,4 @@
-"""The search with tags: its options, its generator, and the tags on the screen."""
+"""Search with tags: its options, its generator, and the output of tags."""
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
@@ -44,7 +44,7 @@ class TagSearchConfig(FairseqDataclass):
 
 @register_search
 class TagSearch(SystemSearch):
-    """Searches in LaSyn models, which know tags."""
+    """The search for LaSyn models."""
 
     config = TagSearchConfig
 
@@ -53,7 +53,7 @@ class TagSearch(SystemSearch):
         self._print_best = 0
 
     def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
-        """One that knows tags for LaSyn models, unless something else has been asked for."""
+        """The generator for LaSyn models, unless another one was requested."""
         cfg = self.task.cfg
         mode = str(cfg.tag_search)
         other = [o for o in ("print_alignment", "score_reference") if getattr(args, o, None)]
@@ -76,7 +76,7 @@ class TagSearch(SystemSearch):
                 "--match-source-len would cut translations by the longest source of their batch, and not by templates",
                 hint="without --match-source-len, or with --tag-search marginal or joint",
             )
-        from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not for training
+        from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not needed in training
 
         templates = self._templates(models[0].decoder) if mode == "template" else None
         return Generator(LatentGenerator, {"mode": mode, "templates": templates})
@@ -93,24 +93,24 @@ class TagSearch(SystemSearch):
             check_tags(decoder, self.task)
             return ReferenceTemplates()
         templates = FileTemplates(source, decoder.latent_names)
-        for dataset in self.task.datasets.values():  # none in fairseq-interactive
+        for dataset in self.task.datasets.values():  # empty in fairseq-interactive
             templates.check_count(len(dataset))
         return templates
 
     def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """Print the tags of the hypotheses where that is asked for."""
+        """Print the tags of the hypotheses if requested."""
         if not self._print_best:
             return
         for number, best in zip(sample["id"].tolist(), hypotheses):
             for hypothesis in best[: self._print_best]:
-                # In base 2, as fairseq prints scores.
+                # In base 2, like fairseq's scores.
                 score = hypothesis["score"].item() / math.log(2)
                 tags = tag_string(hypothesis["tags"][:-1].tolist(), generator.model.latent_names)
                 print(f"Z-{number}\t{score}\t{tags}")
 
 
 def tag_string(values: list[int], names: list[str]) -> str:
-    """Latent values as tags separated by spaces: what a file of templates holds."""
+    """Latent values as tags separated by spaces, in the format of template files."""
     from fairseq_syntax.systems.lasyn.templates import OPEN, OPEN_TAG
 
     return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values)

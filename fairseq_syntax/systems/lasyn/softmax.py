@@ -1,18 +1,18 @@
-"""LaSyn's output layer at the cost of one softmax: normalisers, marginals and the EM loss by matrix products.
+"""LaSyn's output layer at the cost of one softmax: normalizers, marginals and the EM loss by matrix products.
 
-The word distribution of a latent value z is `softmax(W (h + e_z))`. Composition and output layer are both linear, so
-with `A = W h` [N, V] and `B = W e` [Z, V] every quantity of the model is a function of A and B alone:
+The word distribution for a latent value z is `softmax(W (h + e_z))`. Composition and output layer are linear, so all
+quantities are functions of `A = W h` [N, V] and `B = W e` [Z, V]:
 
-    normalisers   L[n, z] = log sum_v exp(A[n, v] + B[z, v])             = log (exp(A) exp(B)^T)[n, z]
+    normalizers   L[n, z] = log sum_v exp(A[n, v] + B[z, v])             = log (exp(A) exp(B)^T)[n, z]
     marginal      log P(v | n) = A[n, v] + log sum_z exp(C[n, z] + B[z, v]),   C[n, z] = log P(z | n) - L[n, z]
     posterior     log P(z | n, v) = log_softmax over z of C[n, z] + B[z, v]
 
-Both sums are products of exponentials, and nothing of size N x Z x V is made. Each factor is taken relative to its
-row's maximum; where two rows peak at places so far apart that their product leaves the range of float32, the pair is
-found by its small product and computed again by an ordinary log-sum-exp, a few pairs at a time.
+Both sums are products of exponentials, so no array of size N x Z x V is needed. Each factor is taken relative to its
+row's maximum. If the maxima of two rows are at different places, their product can underflow in float32; such pairs are
+recognized by their small product and recomputed by an ordinary log-sum-exp, a few pairs at a time.
 
-Sizes: N positions, Z latent values, V words, C channels. All sums are float32 (float64 for float64 input), whatever
-the precision of the model.
+Sizes: N positions, Z latent values, V words, C channels. All sums are in float32 (float64 for float64 input),
+regardless of the model's precision.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from torch import Tensor
 from fairseq_syntax.model.precision import full_precision
 from fairseq_syntax.model.thresholds import thresholds
 
-# A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
-# vocabulary of less than a million words they are less than 2e-7 of what is trusted.
+# Products below this are recomputed. Each term lost by underflow is below 1.2e-38, so with fewer than a million words
+# the lost terms are less than 2e-7 of any product above it.
 TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
 LN2 = math.log(2)
 
 
 class ExpRows(NamedTuple):
-    """Rows of a matrix and their exponentials, each relative to the maximum of its row."""
+    """The rows of a matrix, and their exponentials relative to each row's maximum."""
 
     raw: Tensor  # [R, K]
     peak: Tensor  # [R, 1]
-    exp: Tensor  # [R, K], every row's largest element is 1
+    exp: Tensor  # [R, K]; the largest element of every row is 1
 
 
 def exp_rows(x: Tensor) -> ExpRows:
-    """`x` [R, K] with its row maxima and scaled exponentials, in float32 at least."""
+    """``x`` [R, K] with its row maxima and scaled exponentials, in at least float32."""
     x = x if x.dtype in TRUSTED else x.float()
     peak = x.amax(dim=1, keepdim=True)
     return ExpRows(x, peak, (x - peak).exp_())
 
 
 def untrusted_pairs(product: Tensor) -> Tensor:
-    """Indices [P, 2] of the elements of `product` [N, M] that underflow may have touched (NaN is not one)."""
+    """The indices [P, 2] of elements of ``product`` [N, M] that underflow may have affected (without NaN)."""
     return (product < TRUSTED[product.dtype]).nonzero()
 
 
 def pair_batches(pairs: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The two columns of `pairs` [P, 2], as many pairs at a time as have `width` elements each in a scratch matrix."""
+    """Yield the two columns of ``pairs`` [P, 2] in batches for which rows of ``width`` fit into a scratch matrix."""
     if len(pairs):
         for part in pairs.split(max(1, thresholds(pairs.device).scratch // width)):
             yield part[:, 0], part[:, 1]
@@ -67,7 +67,7 @@ def log_sum_exp_pairs(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
 
 
 def log_product(x: ExpRows, y: ExpRows) -> Tensor:
-    """`log sum_k exp(x[i, k] + y[j, k])` [R, M] of rows `x` [R, K] and `y` [M, K], whatever their magnitudes."""
+    """`log sum_k exp(x[i, k] + y[j, k])` [R, M] for rows `x` [R, K] and `y` [M, K] of any magnitude."""
     product = x.exp @ y.exp.t()  # [R, M]
     pairs = untrusted_pairs(product)
     out = product.log_().add_(x.peak).add_(y.peak.t())
@@ -89,11 +89,11 @@ class _LogMatmulExp(torch.autograd.Function):
         # d out[i, j] / d x[i, k] = exp(x[i, k] + y[j, k] - out[i, j]), and the same for y[j, k].
         x, y, out = ctx.saved_tensors
         ex, ey = exp_rows(x), exp_rows(y)
-        # The forward pass's products [R, M], of what was saved.
+        # The products [R, M] of the forward pass, from saved tensors.
         product = (out - ex.peak - ey.peak.t()).exp_()
         pairs = untrusted_pairs(product)
         share = grad / product
-        share[pairs[:, 0], pairs[:, 1]] = 0  # they are added one by one below
+        share[pairs[:, 0], pairs[:, 1]] = 0  # their gradients are added one by one below
         grad_x = (share @ ey.exp).mul_(ex.exp)
         grad_y = (share.t() @ ex.exp).mul_(ey.exp)
         for i, j in pair_batches(pairs, x.size(1)):
@@ -104,10 +104,10 @@ class _LogMatmulExp(torch.autograd.Function):
 
 
 def log_matmul_exp(x: Tensor, y: Tensor) -> Tensor:
-    """`log (exp(x) exp(y)^T)`: the log-sum-exp of every sum of a row of `x` and a row of `y`.
+    """`log (exp(x) exp(y)^T)`: the log-sum-exp of the sum of each row of `x` and each row of `y`.
 
     x: [R, K]; y: [M, K], any float type. Returns [R, M], float32 (float64 for float64 input), differentiable once.
-    Exact for any finite magnitudes, at the cost of one matrix product where both rows' spreads are below 57.
+    Exact for finite values of any magnitude; costs one matrix product if the ranges of the rows are below 57.
     """
     return _LogMatmulExp.apply(x, y)
 
@@ -115,9 +115,9 @@ def log_matmul_exp(x: Tensor, y: Tensor) -> Tensor:
 def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tensor:
     """Log-probabilities of the words with the latent values summed out (Equation 5).
 
-    logits: A [N, V]; tag_logits: B [Z, V]; log_prior: log P(z) [N, Z]. Returns [N, V], normalised, differentiable.
+    logits: A [N, V]; tag_logits: B [Z, V]; log_prior: log P(z) [N, Z]. Returns [N, V], normalized, differentiable.
     """
-    # Neither distribution depends on a row's maximum; without it the float32 sums are of small numbers.
+    # The distributions do not depend on the rows' maxima; subtracting them keeps the numbers in float32 sums small.
     logits = logits - logits.detach().amax(dim=1, keepdim=True)
     tag_logits = tag_logits - tag_logits.detach().amax(dim=1, keepdim=True)
     rest = log_prior - log_matmul_exp(logits, tag_logits)
@@ -125,24 +125,24 @@ def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tenso
 
 
 def cannot_underflow(tag_logits: Tensor) -> Tensor:
-    """Whether no product of exponentials with these rows [Z, V] can be untrusted, [] bool; their maxima are 0.
+    """Whether no product of exponentials with these rows [Z, V], whose maxima are 0, can underflow; [] bool.
 
-    Each sum has the term in which the other factor is 1, and this one is at least what is trusted.
+    Each sum contains the term in which the other factor is 1, so it is at least the smallest element here.
     """
     return tag_logits.amin() > math.log(TRUSTED[tag_logits.dtype])
 
 
 class TagTables(NamedTuple):
-    """Tables of the output layer and the latent values for a search; the same in all steps."""
+    """Tables of the output layer and the latent values, which are the same in all steps of a search."""
 
     logits: Tensor  # B [Z, V] in float32, relative to each row's maximum
     exp: Tensor  # [Z, V], their exponentials
-    by_word: Tensor  # [V, Z], the logits with the values of a word side by side
-    safe: bool  # no product with `exp` can underflow: the smallest logit is above the logarithm of what is trusted
+    by_word: Tensor  # [V, Z], the logits transposed, with a word's values adjacent in memory
+    safe: bool  # whether no product with `exp` can underflow
 
 
 def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
-    """The tables of an output layer `weight` [V, C] and latent values `embed` [Z, C]."""
+    """The tables for an output layer `weight` [V, C] and latent values `embed` [Z, C]."""
     dtype = weight.dtype if weight.dtype in TRUSTED else torch.float32
     with full_precision(weight):
         logits = embed.to(dtype) @ weight.to(dtype).t()
@@ -151,11 +151,11 @@ def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
 
 
 def search_scores(log2_odds: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the next word, the latent values summed out, and what it takes to put them back.
+    """Log-probabilities of the next word with the latent values summed out, and the terms of the posterior.
 
-    log2_odds: A / ln 2 [R, V], overwritten: where the division is done before the output layer it costs nothing, and a
-    power of 2 takes half the time of one of e; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C
-    [R, Z], with which log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
+    log2_odds: A / ln 2 [R, V], overwritten (the division before the output layer costs nothing, and powers of 2 take
+    half the time of powers of e); log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C [R, Z], where
+    log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
     """
     log2_odds = log2_odds.to(tables.logits.dtype)
     log2_odds -= log2_odds.amax(dim=1, keepdim=True)
@@ -163,27 +163,27 @@ def search_scores(log2_odds: Tensor, log_prior: Tensor, tables: TagTables) -> tu
         logits = log2_odds.mul_(LN2)
         rest = log_prior - log_matmul_exp(logits, tables.logits)
         return logits + log_matmul_exp(rest, tables.by_word), rest
-    # No maxima to subtract.
+    # Without subtracting maxima.
     exps = log2_odds.exp2()
     with full_precision(exps):
-        # In this order the product is a third faster where Z is no multiple of 16.
+        # In this order, the product is a third faster unless Z is a multiple of 16.
         rest = log_prior - (tables.exp @ exps.t()).log_().t()
         marginal = torch.mm(rest.exp(), tables.exp, out=exps)
     return marginal.log_().add_(log2_odds, alpha=LN2), rest
 
 
 class EMLoss(NamedTuple):
-    """The result of `em_loss`; only `loss` carries a gradient."""
+    """The result of :func:`em_loss`; only ``loss`` has a gradient."""
 
-    loss: Tensor  # [], minus the lower bound of Equation 8 summed over positions; without smoothing, nll.sum()
-    nll: Tensor  # [N], -log P(y_n), the latent values summed out (Equation 6)
+    loss: Tensor  # [], the negative lower bound of Equation 8, summed over positions; nll.sum() without smoothing
+    nll: Tensor  # [N], -log P(y_n) with the latent values summed out (Equation 6)
     posterior: Tensor  # [N, Z], gamma of Equation 10
 
 
 class _EMLossFunction(torch.autograd.Function):
-    """The gradients of a scalar loss are known as soon as its value is: computed together, chunk by chunk.
+    """Computes the scalar loss and its gradients together, chunk by chunk.
 
-    The largest matrices are [chunk, V], so that the layer needs less memory than a plain softmax over all positions.
+    The largest matrices are [chunk, V], so the layer needs less memory than a plain softmax over all positions.
     """
 
     @staticmethod
@@ -202,18 +202,18 @@ class _EMLossFunction(torch.autograd.Function):
         ctx.dtypes = hidden.dtype, weight.dtype, embed.dtype
         n_words = weight.size(0)
         dtype = log_prior.dtype
-        # The products that make gradients run in `dtype`: in half precision, elements of dA would underflow.
+        # The products for gradients are computed in `dtype`, since elements of dA would underflow in half precision.
         weight32, embed32, weight = weight.to(dtype), embed.to(dtype), weight.to(hidden.dtype)
-        # fairseq's label smoothing: every word has the weight `off`, and the target `on` more.
+        # fairseq's label smoothing: each word has the weight `off`, and the target `on` in addition.
         off = smoothing / (n_words - 1) if smoothing else 0.0
         on = 1.0 - smoothing - off if smoothing else 1.0
-        # Logits are taken relative to their row's maximum throughout, which no probability depends on.
+        # All logits are relative to their row's maximum, which does not change probabilities.
         tags = embed32 @ weight32.t()
         tags.sub_(tags.amax(dim=1, keepdim=True))
         exp_tags = tags.exp()
         tag_sum = tags.sum(dim=1) if smoothing else None
         by_word = tags.t().contiguous()
-        # Asked once, where it saves asking every chunk for its pairs: the host waits for the device each time.
+        # Checked once instead of in every chunk, since each check synchronizes with the device.
         safe = bool(cannot_underflow(tags))
         no_pairs = torch.empty(0, 2, dtype=torch.long, device=tags.device)
 
@@ -226,7 +226,7 @@ class _EMLossFunction(torch.autograd.Function):
         for start in range(0, len(hidden), chunk):
             rows = slice(start, min(start + chunk, len(hidden)))
             h, y = hidden[rows], target[rows]
-            exps = torch.mm(h, weight.t()).to(dtype)  # A, until the in-place exponential below
+            exps = torch.mm(h, weight.t()).to(dtype)  # A; overwritten below by its exponential
             exps.sub_(exps.amax(dim=1, keepdim=True))
             at_target = exps.gather(1, y[:, None])
             word_sum = exps.sum(dim=1, keepdim=True) if smoothing else None
@@ -235,7 +235,7 @@ class _EMLossFunction(torch.autograd.Function):
             pairs = no_pairs if safe else untrusted_pairs(product)
             norm = product.log()
             if len(pairs):
-                logits = torch.mm(h, weight.t()).to(dtype)  # A again: it was overwritten
+                logits = torch.mm(h, weight.t()).to(dtype)  # A again, since it was overwritten
                 logits.sub_(logits.amax(dim=1, keepdim=True))
                 norm[pairs[:, 0], pairs[:, 1]] = log_sum_exp_pairs(logits, tags, pairs)
 
@@ -249,7 +249,7 @@ class _EMLossFunction(torch.autograd.Function):
                 one_hot = F.one_hot(z.clamp(min=0), posterior.size(1)).to(dtype)
                 posterior = torch.where((z >= 0)[:, None], one_hot, posterior)
             gamma[rows] = posterior
-            value = nll[rows]  # what the bound is where gamma is the posterior, without smoothing
+            value = nll[rows]  # the bound, for gamma = posterior and without smoothing
             if smoothing or observed is not None:
                 if smoothing:
                     sums = cast(Tensor, word_sum) + cast(Tensor, tag_sum)
@@ -260,17 +260,17 @@ class _EMLossFunction(torch.autograd.Function):
             if not differentiate:
                 continue
 
-            # M-step (Equation 11), gamma held fixed. The weights of a smoothed target sum to one, so the derivative
-            # by a normaliser is gamma, and that by A is sum_z gamma P(v | z) less the target.
+            # M-step (Equation 11) with fixed gamma. The weights of a smoothed target sum to one, so the derivative by a
+            # normalizer is gamma, and the one by A is sum_z gamma P(v | z) minus the target.
             share = posterior / product
             if len(pairs):
                 share[pairs[:, 0], pairs[:, 1]] = 0
-            grad_products.addmm_(share.t(), exps)  # before exps is overwritten
+            grad_products.addmm_(share.t(), exps)  # before `exps` is overwritten
             grad_logits = exps.mul_(share @ exp_tags)
             for i, j in pair_batches(pairs, n_words):
                 part = (logits[i] + tags[j] - norm[i, j, None]).exp_().mul_(posterior[i, j, None])
                 grad_logits.index_add_(0, i, part)
-                # grad_products is multiplied by exp_tags at the end, which may be 0 where this part is not.
+                # grad_products is multiplied by exp_tags at the end, which may be 0 even if this part is not.
                 grad_targets.index_add_(1, j, part.t())
             if smoothing:
                 grad_logits.sub_(off)
@@ -286,15 +286,15 @@ class _EMLossFunction(torch.autograd.Function):
             grad_weight.addmm_(grad_tags.t(), embed32)
             ctx.save_for_backward(grad_hidden, grad_weight, grad_tags @ weight32, gamma)
         ctx.mark_non_differentiable(nll, gamma)
-        # Without positions the loss is the 0 of an empty sum, of the right type and device.
+        # Without positions, the loss is an empty sum of the right type and device.
         return torch.stack(loss).sum() if loss else nll.sum(), nll, gamma
 
     @staticmethod
     def backward(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
         hidden, weight, embed, gamma = ctx.saved_tensors
-        # In half precision `grad` is the loss scale: it has to come in before the cast.
+        # In half precision, `grad` is the loss scale, which must be applied before the cast.
         scaled = [(g * grad).to(t) for g, t in zip((hidden, weight, embed), ctx.dtypes)]
-        # The last one is that by log P(z).
+        # The last gradient is that of log P(z).
         return *scaled, gamma * -grad, None, None, None, None, None
 
 
@@ -308,19 +308,19 @@ def em_loss(
     chunk: int | None = None,
     observed: Tensor | None = None,
 ) -> EMLoss:
-    """One E-step, and the loss of the M-step that follows it with the posterior held fixed (Equations 8 to 11).
+    """One E-step, and the loss of the following M-step with the posterior fixed (Equations 8 to 11).
 
     hidden: h [N, C], the decoder's output; weight: W [V, C]; embed: e [Z, C]; log_prior: log P(z) [N, Z] in float32
-    or float64; target: y [N], int64, no padding among them. `smoothing` spreads that much of the target of every
-    log P(y | z) over the other words, as fairseq's label smoothing does; the E-step does not see it. `chunk`: positions
-    taken at a time (by default as many as fit a scratch matrix of 16 MB). `observed`: values [N] int64 that are known,
-    -1 where not; what is known has all of the posterior.
+    or float64; target: y [N], int64, without padding. `smoothing` is the probability mass that label smoothing, as in
+    fairseq, takes from the target of each log P(y | z); it does not affect the E-step. `chunk`: the number of positions
+    at a time (by default as many as fit a scratch matrix of 16 MB). `observed`: known values [N] int64, or -1; the
+    posterior of a known value is 1.
 
-    The gradient of `loss` is that of sum_n sum_z gamma log P(y_n, z), which without smoothing is the gradient of the
-    log marginal (Fisher's identity); it is computed with the value, where gradients are enabled.
+    The gradient of `loss` is that of -sum_n sum_z gamma log P(y_n, z). Without smoothing, this is the gradient of the
+    negative log marginal (Fisher's identity). It is computed together with the value if gradients are enabled.
     """
     chunk = chunk or max(64, thresholds(hidden.device).scratch // weight.size(0))
-    differentiate = torch.is_grad_enabled()  # within the function's forward it never is
+    differentiate = torch.is_grad_enabled()  # inside the function's forward, gradients are disabled
     with full_precision(hidden):
         return EMLoss(
             *_EMLossFunction.apply(hidden, weight, embed, log_prior, target, observed, smoothing, differentiate, chunk)

@@ -1,4 +1,4 @@
-"""Templates: a tag for every piece of a translation, by which it is to be made."""
+"""Templates: the tags of all pieces of a translation, given before it is generated."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
-OPEN = -1  # a place of a template that has no tag: the tags are summed out there
+OPEN = -1  # a position without a tag, where tags are summed out
 OPEN_TAG = "_"
 
-Template = list[int]  # latent values of the pieces, without that of </s>
+Template = list[int]  # the latent values of the pieces, without </s>
 
 
 def parse_template(text: str, names: Sequence[str], *, path: str | None = None, line: int | None = None) -> Template:
-    """The latent values of a line of tags, separated by spaces; ``_`` leaves a place open.
+    """Parse a line of tags separated by spaces into latent values; ``_`` leaves a position open.
 
     Raises:
-        SyntaxDataError: no tag at all, or one that the model does not know
+        SyntaxDataError: the line is empty, or a tag is unknown to the model
     """
     value_of = {name: i for i, name in enumerate(names) if name != "</s>"}
     value_of[OPEN_TAG] = OPEN
@@ -36,23 +36,23 @@ def parse_template(text: str, names: Sequence[str], *, path: str | None = None, 
 
 
 def read_templates(path: str | os.PathLike[str], names: Sequence[str]) -> list[Template]:
-    """One template per line of a UTF-8 file.
+    """Read one template per line of a UTF-8 file.
 
     Raises:
-        SyntaxDataError: no such file, not UTF-8, or a bad line
+        SyntaxDataError: the file does not exist or is not UTF-8, or a line is invalid
     """
     path = os.fspath(path)
     return [parse_template(text, names, path=path, line=number) for number, text in enumerate(read_lines(path), 1)]
 
 
 class FileTemplates:
-    """The templates of a file, by the number of the sentence."""
+    """Templates from a file, by sentence number."""
 
     def __init__(self, path: str, names: Sequence[str]) -> None:
         self.path, self.templates = path, read_templates(path, names)
 
     def check_count(self, n_sentences: int) -> None:
-        """Raises SyntaxDataError unless there is one template per sentence."""
+        """Raise SyntaxDataError unless there is one template per sentence."""
         if len(self.templates) != n_sentences:
             raise SyntaxDataError(
                 f"{len(self.templates)} templates for {n_sentences} sentences",
@@ -61,18 +61,20 @@ class FileTemplates:
             )
 
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
-        """The templates of a batch, by the sentence numbers in ``sample["id"]``."""
+        """The templates for a batch, by the sentence numbers in ``sample["id"]``."""
         numbers = sample["id"].tolist()
-        if max(numbers) >= len(self.templates):  # in fairseq-interactive nothing is counted before
+        if max(numbers) >= len(
+            self.templates
+        ):  # in fairseq-interactive, the number of sentences is not known in advance
             self.check_count(max(numbers) + 1)
         return [self.templates[i] for i in numbers]
 
 
 class ReferenceTemplates:
-    """The tags of the reference translations, as their parse has them: the upper bound with true tags."""
+    """The tags of the parsed reference translations, which give an upper bound."""
 
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
-        """The templates of a batch; a word whose tag the model does not know is left open."""
+        """The templates for a batch; words with tags unknown to the model are left open."""
         syntax = target_syntax(sample)
         if syntax is None:
             raise SyntaxDataError(
