@@ -87,7 +87,7 @@ class GraphConvolution(nn.Module):
             weight_down = weight_down * torch.sigmoid(gate_down[parent] + label_down)
             loop = loop * torch.sigmoid(gate_loop)
         total = loop + weight_down * down
-        return F.relu(total.index_add(0, parent, (weight_up * up).to(total.dtype)))
+        return F.relu(total.index_add(0, parent, weight_up * up))
 
 
 @dataclass
