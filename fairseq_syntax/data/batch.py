@@ -51,7 +51,7 @@ class SyntaxBatch:
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
-        """Compute ``make(batch)`` once per batch and ``key``, for views that only one system needs."""
+        """Compute ``make()`` once per batch and ``key``, for views that only one system needs."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -228,6 +228,11 @@ class SyntaxBatch:
     def first_piece(self) -> Tensor:
         """[B, T] int64: column of the first piece of the own word; ``</s>`` and padding: their own column."""
         return self.of_word(self.word_start, self.column)
+
+    @cached_property
+    def begins_word(self) -> Tensor:
+        """[B, T] bool: True on the first piece of each word."""
+        return self.real & self.first_piece.eq(self.column)
 
     @cached_property
     def deprel(self) -> Tensor:

@@ -58,8 +58,7 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         chain: use the paper's rule for subwords
     """
     if not chain:
-        word = syntax.real & (syntax.first_piece == syntax.column)
-        return Targets(link(syntax), ~syntax.padding, word, word)
+        return Targets(link(syntax), ~syntax.padding, syntax.begins_word, syntax.begins_word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
     # `</s>` and padding belong to no word; as their own last pieces, they attach to themselves.
     last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))

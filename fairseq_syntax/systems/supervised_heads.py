@@ -32,7 +32,7 @@ def link(syntax: SyntaxBatch) -> Tensor:
     A word's first piece attaches to the first piece of the word's parent (or, for a root, to itself); its later pieces
     attach to its first piece. ``</s>`` and padding attach to themselves.
     """
-    return torch.where(syntax.first_piece == syntax.column, syntax.parent_first, syntax.first_piece)
+    return torch.where(syntax.begins_word, syntax.parent_first, syntax.first_piece)
 
 
 def child_matrix(syntax: SyntaxBatch) -> Tensor:
@@ -139,8 +139,8 @@ def attachment_accuracy(
 
 def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
     """:func:`attachment_accuracy` of all words, each by its first piece; ``</s>`` is no word."""
-    first = syntax.real & syntax.first_piece.eq(syntax.column)
-    return attachment_accuracy(scores, syntax.parent_first, first, first, syntax.padding[:, None, :])
+    word = syntax.begins_word
+    return attachment_accuracy(scores, syntax.parent_first, word, word, syntax.padding[:, None, :])
 
 
 # ------------------------------------------------------------------------------------ the system

@@ -85,12 +85,10 @@ class ParentHeadParser(Parser):
         tokens = tokens.to(next(self.model.parameters()).device)
         step = self.model.encoder(tokens, observe=True)["step"]
         scores = step.scores[self.place].float().cpu().numpy()  # [B, T, T]
-        result = []
-        for row, (line, _) in zip(scores, batch):
-            # The first piece of each token; this also drops </s> and padding.
-            first = np.cumsum([0, *(token.pieces for token in line.tokens[:-1])])
-            result.append(row[np.ix_(first, first)])
-        return result
+        return [
+            between_words(of_pieces, [token.pieces or 0 for token in line.tokens])
+            for of_pieces, (line, _) in zip(scores, batch)
+        ]
 
     def _with_heads(self, line: ParsedLine, scores: np.ndarray) -> ParsedLine:
         # The trees are over tokens; they are mapped to words by each token's first word.
@@ -122,17 +120,26 @@ class ParentHeadParser(Parser):
         return [(int(h), float(row[h])) for h in likely[np.argsort(-row[likely], kind="stable")]]
 
 
-def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Sequence[tuple[int, int]]) -> list[int]:
+def between_words(of_pieces: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """Scores or weights between words, [W, W]: those between their first pieces.
+
+    Args:
+        of_pieces: [T, T], with ``</s>`` and padding after the pieces
+        counts: the number of pieces of each word
+    """
+    first = np.cumsum([0, *counts[:-1]])
+    return of_pieces[np.ix_(first, first)]
+
+
+def predicted_heads(weights: np.ndarray, sentences: Sequence[tuple[int, int]]) -> list[int]:
     """The tree that a parent head predicts, as 0-based heads of the words; a root is its own head.
 
     Args:
-        weights: the head's attention [T, T], with ``</s>`` last
-        counts: the number of pieces of each word
+        weights: the head's attention [W, W], by :func:`between_words`
         sentences: the word spans of the sentences
     """
-    first = np.cumsum([0, *counts[:-1]])
     # Softmax in float32 can underflow to 0, which has no logarithm.
-    return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), sentences)[0]
+    return decode_line(np.log(np.maximum(weights, 1e-30)), sentences)[0]
 
 
 def _label(root: bool) -> str:

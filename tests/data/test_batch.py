@@ -18,7 +18,10 @@ from fairseq_syntax.data.batch import SyntaxBatch, places_of
 from fairseq_syntax.data.packing import pack, unpack
 
 EMPTY = Line([], [], [], [EOS])
-VIEWS = ("real", "word_of_piece", "parent_middle", "parent_first", "first_piece", "deprel", "upos", "xpos")
+VIEWS = (
+    *("real", "word_of_piece", "begins_word", "first_piece", "parent_middle", "parent_first"),
+    *("deprel", "upos", "xpos"),
+)
 Arc = tuple[int, int, int, float]
 
 
@@ -66,6 +69,7 @@ def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[
             row["parent_middle"].append(sum(parent) / len(parent))
             row["parent_first"].append(parent[0])
             row["first_piece"].append(column if w is None else columns_of[w][0])
+            row["begins_word"].append(w is not None and column == columns_of[w][0])
             for c, name in enumerate(("deprel", "upos", "xpos")):
                 row[name].append(0 if w is None else line.labels[w][c])
         for name in views:

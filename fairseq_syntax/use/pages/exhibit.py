@@ -13,7 +13,7 @@ from fairseq_syntax.data.report import word_of
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.use.parent_head import parent_head, predicted_heads
+from fairseq_syntax.use.parent_head import between_words, parent_head, predicted_heads
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["Exhibit", "Output", "Tree"]
@@ -102,14 +102,13 @@ def show_model(
     best, attention = translator.read(dataset, number, on_step)
     exhibit.outputs[name] = Output(best.text, {"log-probability": best.score}, best.pieces, attention)
     try:
-        place = parent_head(translator.models[0])
+        layer, head = parent_head(translator.models[0])
     except SyntaxDataError:
         return
     if exhibit.words:
-        weights = attention["encoder"][place[0]][place[1]]
+        weights = between_words(attention["encoder"][layer][head], exhibit.counts)
         # An unparsed line counts as one sentence.
-        heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
-        first = np.cumsum([0, *exhibit.counts[:-1]])
-        p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
+        heads = predicted_heads(weights, exhibit.spans or [(0, len(exhibit.words))])
+        p: list[float | None] = [float(weights[word, head]) for word, head in enumerate(heads)]
         labels = ["root" if i == h else "" for i, h in enumerate(heads)]
         exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)
