@@ -10,7 +10,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_syntax.model.attention import SyntaxSelfAttention, causal_mask
+from fairseq_syntax.model.attention import SyntaxSelfAttention, masked
 
 KINDS = ("encoder", "cross", "decoder")
 
@@ -72,12 +72,7 @@ def _observing(
     """Run a syntax self-attention with all heads observed; the caller gets those that it asked for."""
     wanted = list(observe)
     out, scores = forward(query, key_padding_mask, attn_mask, observe=range(module.num_heads), **options)
-    weights = scores
-    if attn_mask is not None:
-        weights = weights + causal_mask(attn_mask, key_padding_mask)
-    elif key_padding_mask is not None:
-        weights = weights.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
-    note(torch.softmax(weights.float(), dim=-1))
+    note(torch.softmax(masked(scores, key_padding_mask, attn_mask).float(), dim=-1))
     return out, scores[:, wanted] if wanted else None
 
 

@@ -7,6 +7,7 @@ know the systems. With no term and nothing to observe it is fairseq's own attent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -112,16 +113,17 @@ class WhereParsed(ScoreTerm):
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
         added, otherwise = self._term.output(weights, inputs), self._otherwise.output(weights, inputs)
-        if added is None or otherwise is None:
-            only = added if otherwise is None else otherwise
-            return None if only is None else only.masked_fill(self._parsed if added is None else ~self._parsed, 0.0)
-        return torch.where(self._parsed, added, otherwise)
+        if added is None and otherwise is None:
+            return None
+        return torch.where(self._parsed, 0.0 if added is None else added, 0.0 if otherwise is None else otherwise)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        special = self._term.attend(q, k, v, key_padding_mask)
-        if special is None or type(self._otherwise) is not ScoreTerm:
+        if type(self._otherwise) is not ScoreTerm:
             return None
-        return torch.where(self._parsed, special, plain_attention(q, k, v, key_padding_mask))
+        attended = self._term.attend(q, k, v, key_padding_mask)
+        if attended is None:
+            return None
+        return torch.where(self._parsed, attended, plain_attention(q, k, v, key_padding_mask))
 
 
 def plain_attention(
@@ -216,31 +218,29 @@ class SyntaxSelfAttention(MultiheadAttention):
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
         (q_dense, k_dense, v_dense), others = divided(dense, q, k, v)
         scores = q_dense @ k_dense.transpose(2, 3)  # [B, h, T, T], first to last touched head
-        inner: list[tuple[ScoreTerm, slice, HeadInputs]] = []
+        remaining = iter(tensors)
+        placed: list[tuple[ScoreTerm, slice, HeadInputs]] = []  # the heads counted from the first touched one
         for term in terms:
             start, stop, _ = term.heads.indices(self.num_heads)
-            term_tensors, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
-            h = slice(start - dense.start, stop - dense.start)
-            q_own, k_own, v_own = (of_heads(x, h) for x in (q_dense, k_dense, v_dense))
-            inputs = HeadInputs(query, memory, q_own, k_own, v_own, term_tensors)
-            inner.append((term, h, inputs))
-            scores = with_heads(scores, h, term.scores(of_heads(scores, h), inputs))
+            heads = slice(start - dense.start, stop - dense.start)
+            q_term, k_term, v_term = (of_heads(x, heads) for x in (q_dense, k_dense, v_dense))
+            term_tensors = tuple(islice(remaining, len(term.tensors)))
+            inputs = HeadInputs(query, memory, q_term, k_term, v_term, term_tensors)
+            placed.append((term, heads, inputs))
+            scores = with_heads(scores, heads, term.scores(of_heads(scores, heads), inputs))
         # one by one: a list of indices would be copied to the device, and waited for
         observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None
-        if attn_mask is not None:
-            scores = scores + causal_mask(attn_mask, key_padding_mask)
-        elif key_padding_mask is not None:
-            scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
+        scores = masked(scores, key_padding_mask, attn_mask)
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
-        kept = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
-        weights = self.dropout_module(kept)
-        for term, h, _ in inner:
+        all_weights = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
+        weights = self.dropout_module(all_weights)
+        for term, heads, _ in placed:
             if drop and term.without_dropout:
-                weights = with_heads(weights, h, of_heads(kept, h))
+                weights = with_heads(weights, heads, of_heads(all_weights, heads))
         out = weights @ v_dense  # [B, h, T, d]
-        for term, h, inputs in inner:
-            if (added := term.output(of_heads(weights, h), inputs)) is not None:
-                out = with_heads(out, h, of_heads(out, h) + added)
+        for term, heads, inputs in placed:
+            if (added := term.output(of_heads(weights, heads), inputs)) is not None:
+                out = with_heads(out, heads, of_heads(out, heads) + added)
         plain = (key_padding_mask, drop, attn_mask)
         return self._merge(with_plain_heads(out, others, *plain)), observed
 
@@ -281,6 +281,15 @@ class SyntaxSelfAttention(MultiheadAttention):
         """[B, H, T, d] to [T, B, C], through the output projection."""
         joined = out.permute(2, 0, 1, 3).flatten(2)  # [T, B, H, d] to [T, B, H d]
         return self.out_proj(joined)
+
+
+def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    """Scores [B, H, T, S] with −inf on what a query must not see; arguments as in :func:`causal_mask`."""
+    if attn_mask is not None:
+        return scores + causal_mask(attn_mask, key_padding_mask)
+    if key_padding_mask is not None:
+        return scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
+    return scores
 
 
 def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
