@@ -200,7 +200,7 @@ def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> T
         [N, T, S]
     """
     N, T, W = weights.shape
-    word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, W)[sentence, None]
+    word = syntax.of_word(syntax.word_in_sentence, W)[sentence, None]
     share = syntax.of_word(1 / syntax.pieces, 0)[sentence, None]
     return F.pad(weights, (0, 1)).gather(2, word.expand(N, T, -1)) * share
 

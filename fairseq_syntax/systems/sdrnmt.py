@@ -160,7 +160,7 @@ class PairedAttention(SourceAttention):
         assert encoded.second is not None  # made by the encoder
         # [W' + 1, B, E]: the last place is zero, for tokens that are not pieces
         units, syntax = F.pad(encoded.second[0], (0, 0, 0, 0, 0, 1)), encoded.parse
-        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units) - 1)
+        word = syntax.of_word(syntax.word_in_sentence, len(units) - 1)
         padding = encoded.padding.t()
         pair = (
             self.words.remember_places(encoded.states.transpose(0, 1), padding),

@@ -89,7 +89,7 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     # One more place for "no word": after all others, and with distance 0 from itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0
-    place = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, words.size(1) - 1)  # [B, T]
+    place = syntax.of_word(syntax.word_in_sentence, words.size(1) - 1)  # [B, T]
     rows = words.gather(1, place[:, :, None].expand(-1, -1, words.size(2)))  # [B, T, W' + 1]
     return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1)) + most
 
