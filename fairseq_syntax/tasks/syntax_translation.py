@@ -332,7 +332,9 @@ class SyntaxTranslationTask(TranslationTask):
             sample = drop_parses(sample, self.cfg.parse_dropout, seed=int(self.cfg.seed), epoch=epoch)
         if not ignore_grad:
             return super().train_step(sample, *args, **kwargs)
-        with torch.random.fork_rng():
+        # Of the device that draws: by default PyTorch forks the generators of all GPUs, and warns if there are several.
+        device = sample["net_input"]["src_tokens"].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
         # 0 times each: of the type that they have in other processes, with which fairseq adds them.
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}

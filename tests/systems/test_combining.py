@@ -461,6 +461,19 @@ def test_layers_left_out_are_fairseqs_own_choice():
         torch.testing.assert_close(*outs)
 
 
+def test_a_filler_counts_nothing_and_leaves_the_dropout_of_what_follows(monkeypatch):
+    """On a device that is one of several, or none of the GPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    task = SyntaxTranslationTask.__new__(SyntaxTranslationTask)
+    task.cfg = SimpleNamespace(parse_dropout=0.0)
+    model, optimizer = combined("lisa", dropout=0.1), SimpleNamespace(backward=lambda loss: loss.backward())
+    step = (sample(LINES, True), model, criterion(), optimizer, 0)
+    drawn = torch.get_rng_state()
+    _, size, log = task.train_step(*step, ignore_grad=True)
+    assert torch.equal(torch.get_rng_state(), drawn) and size == 0 and not any(log.values())
+    assert task.train_step(*step)[1] > 0 and not torch.equal(torch.get_rng_state(), drawn)
+
+
 def test_a_model_without_such_systems_has_no_such_loss():
     model = tiny_model("pascal_transformer")
     batched = sample(LINES, True)
