@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import (
-    LayerStack,
-    SyntaxLayer,
-    feed_forward,
-    self_attention,
-    wrapped,
-)
+from fairseq_syntax.model.layers import LayerPlan, LayerStack, SyntaxLayer, feed_forward, self_attention, wrapped
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
 
@@ -61,21 +55,18 @@ def build_decoder(
 
 
 class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
-    """fairseq's decoder layer, with a self-attention that takes score terms.
-
-    Args:
-        num_heads, project_scores: as in :class:`SyntaxSelfAttention`
+    """fairseq's decoder layer, with a self-attention that takes score terms; arguments as in :class:`SyntaxLayer`.
 
     Raises:
         SyntaxDataError: an option of fairseq's that this layer does not have
     """
 
-    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool, **attention: Any) -> None:
+    def __init__(self, plan: LayerPlan, cfg: TransformerConfig, no_encoder_attn: bool) -> None:
         for option in ("scale_attn", "scale_heads", "scale_fc", "scale_resids", "cross_self_attention"):
             if getattr(cfg, option, False):
                 name = option.replace("_", "-")
                 raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
-        super().__init__(cfg, no_encoder_attn, **attention)
+        super().__init__(plan, cfg, no_encoder_attn)
 
     def forward(  # type: ignore[override]
         self,
@@ -91,8 +82,7 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """[T, B, C] to [T, B, C]; attention over the source by head; observed scores of the self-attention."""
-        options: dict[str, Any] = {"terms": terms, "observe": observe, "tensors": tensors}
-        options["incremental_state"] = incremental_state
+        options = {"terms": terms, "observe": observe, "tensors": tensors, "incremental_state": incremental_state}
         x, observed = self_attention(self, x, self_attn_padding_mask, self_attn_mask, **options)
         attention = None
         if self.encoder_attn is not None and encoder_out is not None:
@@ -134,8 +124,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_decoder_layer(cfg, no_encoder_attn)
-        attention = {"num_heads": plan.num_heads, "project_scores": plan.project_scores}
-        return wrapped(SyntaxDecoderLayer(cfg, no_encoder_attn, **attention), cfg)
+        return wrapped(SyntaxDecoderLayer(plan, cfg, no_encoder_attn), cfg)
 
     def extract_features(
         self,
@@ -159,12 +148,13 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         alignment_layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
         step = Step(prev_output_tokens, prev_output_tokens.eq(self.padding_idx))
         x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C], of the last token only in search
+        padding = step.padding[:, -len(x) :]
         source, source_padding = _source(encoder_out)
         shared = {
             "encoder_out": source,
             "encoder_padding_mask": source_padding,
             "incremental_state": incremental_state,
-            "self_attn_padding_mask": step.padding[:, -len(x) :] if step.padding[:, -len(x) :].any() else None,
+            "self_attn_padding_mask": padding if padding.any() else None,
         }
         if incremental_state is None and not full_context_alignment:
             shared["self_attn_mask"] = self.buffered_future_mask(x)

@@ -16,14 +16,7 @@ from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import (
-    LayerStack,
-    SyntaxLayer,
-    feed_forward,
-    needs_of,
-    self_attention,
-    wrapped,
-)
+from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, feed_forward, self_attention, wrapped
 from fairseq_syntax.model.options import REMEMBERED_NAMES, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -33,8 +26,8 @@ __all__ = ["EncoderSystem", "register_encoder_system"]
 class EncoderSystem(HeadSystem):
     """One system's part in the encoder. A new system is one subclass in one file.
 
-    Its options and what it may do to attention heads are in :class:`~fairseq_syntax.model.heads.HeadSystem`; here is
-    the rest. Labels are to be had by :func:`remember_labels` when it is built.
+    What it may do to attention heads is in :class:`~fairseq_syntax.model.heads.HeadSystem`, and here what else it may
+    change. A system that reads labels gets their inventory from :func:`remember_labels` when it is built.
     """
 
     def embed(self, x: Tensor, step: Step) -> Tensor:
@@ -44,10 +37,6 @@ class EncoderSystem(HeadSystem):
     def positions(self, positions: Tensor, step: Step) -> Tensor:
         """Change the position embeddings [B, T, C] before they are added to the token embeddings."""
         return positions
-
-    def blocks(self) -> Sequence[int | None]:
-        """After which layers :meth:`block` is called, 0-based; None stands for the embeddings, before layer 0."""
-        return ()
 
     def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
         """A module of the system after a layer, such as a graph convolution.
@@ -91,11 +80,7 @@ def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]
 
 
 class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
-    """fairseq's encoder layer, with an attention that takes score terms.
-
-    Args:
-        num_heads, project_scores: as in :class:`SyntaxSelfAttention`
-    """
+    """fairseq's encoder layer, with a self-attention that takes score terms; arguments as in :class:`SyntaxLayer`."""
 
     def forward(  # type: ignore[override]
         self,
@@ -106,8 +91,7 @@ class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, C] to [T, B, C], and the observed scores; see :class:`SyntaxSelfAttention`."""
-        options: dict[str, Any] = {"terms": terms, "observe": observe, "tensors": tensors}
-        x, observed = self_attention(self, x, encoder_padding_mask, **options)
+        x, observed = self_attention(self, x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
         return feed_forward(self, x), observed
 
 
@@ -121,8 +105,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_encoder_layer(cfg)
-        layer = SyntaxEncoderLayer(cfg, num_heads=plan.num_heads, project_scores=plan.project_scores)
-        return wrapped(layer, cfg)
+        return wrapped(SyntaxEncoderLayer(plan, cfg), cfg)
 
     @property
     def _systems(self) -> list[EncoderSystem]:
@@ -207,14 +190,14 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         return x
 
     def _syntax(self, syntax: BatchSyntax | None, tokens: Tensor) -> SyntaxBatch | None:
-        needs = needs_of(self.systems, "training_needs" if self.training else "inference_needs")
-        if syntax is None and needs:
-            names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
-            raise without_parse(f"{names} cannot encode a sentence without its parse")
+        """The views of the batch's syntax; None where it brings none and no system needs it now."""
+        needs = {s.name: s.training_needs if self.training else s.inference_needs for s in self._systems}
         if syntax is None:
+            if names := [name for name, needed in needs.items() if needed]:
+                raise without_parse(f"{' and '.join(names)} cannot encode a sentence without its parse")
             return None
         flat = unpack(syntax)
-        if "arcs" in needs and flat.arcs is None:
+        if flat.arcs is None and any("arcs" in needed for needed in needs.values()):
             raise SyntaxDataError(
                 "a system needs the parser's distributions, and this batch has only 1-best trees",
                 hint="parse with --distributions, and binarize again",

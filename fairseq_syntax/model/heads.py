@@ -178,8 +178,8 @@ class HeadSystem(nn.Module):
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
     reads_queries: ClassVar[bool] = False
-    _layers: Sequence[int] = ()
     criterion: ClassVar[str] = "label_smoothed_cross_entropy"
+    _layers: Sequence[int] = ()
 
     @classmethod
     def from_args(cls: type[System], args: Namespace, task: SyntaxTask) -> System:
@@ -219,7 +219,7 @@ class HeadSystem(nn.Module):
         return self._layers
 
     def blocks(self) -> Sequence[int | None]:
-        """Layers after which it has a block, in an encoder; see :class:`.encoder.EncoderSystem`."""
+        """Layers after which it has a block (:meth:`.EncoderSystem.block`), 0-based; None stands for the embeddings."""
         return ()
 
     def attention_heads(self, layer: int) -> int | None:
@@ -285,46 +285,46 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSy
         SyntaxDataError: two claims on one head that exclude each other, or a head that the layer
             does not have
     """
+    place = f"{side} layer {layer}"
     claims = {s.name: s.claims(layer, num_heads) for s in systems}
-    losses = [
-        (system.name, loss, head)
-        for system in systems
-        for loss, (at, head) in system.supervises().items()
-        if at == layer
-    ]
+    losses = [(s.name, loss, head) for s in systems for loss, (at, head) in s.supervises().items() if at == layer]
+    query_readers = [s.name for s in systems if s.reads_queries]
     for system in systems:
-        own = claims[system.name]
-        trained = {head for name, _, head in losses if name == system.name}
-        for head in sorted(own.scales | own.replaces | own.reads | trained):
+        name, claimed = system.name, claims[system.name]
+        trained = {head for trainer, _, head in losses if trainer == name}
+        for head in sorted(claimed.scales | claimed.replaces | claimed.reads | trained):
             if not 0 <= head < num_heads:
-                raise SyntaxDataError(
-                    f"{system.name} wants head {head} of {side} layer {layer}, which has heads 0 to {num_heads - 1}"
-                )
+                raise SyntaxDataError(f"{name} wants head {head} of {place}, which has heads 0 to {num_heads - 1}")
         if system.project_scores(layer):
             continue
-        if own.replaces != frozenset(range(num_heads)):
-            raise ValueError(f"{system.name} leaves out projections that {side} layer {layer} needs")
-        for other in (s for s in systems if s.reads_queries):
-            raise SyntaxDataError(
-                f"{system.name} leaves out the queries of {side} layer {layer}, which {other.name} reads",
-                hint="give them different layers",
-            )
+        if claimed.replaces != frozenset(range(num_heads)):
+            raise ValueError(f"{name} leaves out projections that {place} needs")
+        if query_readers:
+            message = f"{name} leaves out the queries of {place}, which {query_readers[0]} reads"
+            raise SyntaxDataError(message, hint="give them different layers")
     for head in range(num_heads):
-        replacing, giving, scaling = (
-            [name for name, own in claims.items() if head in getattr(own, claim)]
-            for claim in ("replaces", "gives", "scales")
-        )
-        training = [(name, loss) for name, loss, at in losses if at == head]
-        conflict = ""
-        if len(replacing) > 1:
-            conflict = f"{replacing[0]} and {replacing[1]} both compute the scores of"
-        elif len(training) > 1:
-            conflict = f"the losses {training[0][1]} and {training[1][1]} cannot both train"
-        elif replacing and training and training[0][0] != replacing[0]:
-            name, loss = training[0]
-            conflict = f"the loss {loss} of {name} would train what {replacing[0]} computes in"
-        elif giving and scaling:
-            conflict = f"{scaling[0]} would scale what {giving[0]} is to attend to in"
-        if conflict:
-            message = f"{conflict} head {head} of {side} layer {layer}"
+        if conflict := _conflict(claims, [(name, loss) for name, loss, at in losses if at == head], head):
+            message = f"{conflict} head {head} of {place}"
             raise SyntaxDataError(message, hint="give them different heads or layers")
+
+
+def _conflict(claims: Mapping[str, HeadClaims], training: Sequence[tuple[str, str]], head: int) -> str:
+    """Why systems cannot share a head, as a message that ends in the name of the head; empty if they can.
+
+    Args:
+        claims: of each system, by its name
+        training: the losses on the head, each with the name of its system before its own
+    """
+    replacing = [name for name, claimed in claims.items() if head in claimed.replaces]
+    giving = [name for name, claimed in claims.items() if head in claimed.gives]
+    scaling = [name for name, claimed in claims.items() if head in claimed.scales]
+    if len(replacing) > 1:
+        return f"{replacing[0]} and {replacing[1]} both compute the scores of"
+    if len(training) > 1:
+        return f"the losses {training[0][1]} and {training[1][1]} cannot both train"
+    for name, loss in training:
+        if replacing and name != replacing[0]:
+            return f"the loss {loss} of {name} would train what {replacing[0]} computes in"
+    if giving and scaling:
+        return f"{scaling[0]} would scale what {giving[0]} is to attend to in"
+    return ""

@@ -17,9 +17,14 @@ from fairseq_syntax.model.heads import HeadSystem, Step, check_claims
 
 
 class LayerPlan(NamedTuple):
-    """The systems that are active in one layer, by name, and their heads.
+    """The systems that have a part in the self-attention of one layer, and its heads.
 
-    The systems that replace scores come first, then the others in the order of the option.
+    Attributes:
+        num_heads: H
+        project_scores: whether the layer has query and key projections
+        acting: names of the systems: those that replace scores come first, then the others in the order of the option
+        supervised: heads on whose scores there is a loss
+        read: heads whose scores layers above read
     """
 
     num_heads: int
@@ -116,11 +121,10 @@ class LayerStack:
     def run_layer(
         self, number: int, layer: nn.Module, step: Step, observe: bool, *inputs: Any, **options: Any
     ) -> list[Any]:
-        """Run a planned layer with the terms of its systems, and note the wanted scores in the step.
+        """Run a planned layer with the terms of its systems, and record in the step the scores that are read.
 
         Args:
-            observe: whether the scores of supervised heads are wanted, beside those that layers
-                above read
+            observe: whether the scores of supervised heads are wanted, beside those that layers above read
             inputs, options: of the layer
 
         Returns:
@@ -128,8 +132,8 @@ class LayerStack:
         """
         plan = self._plans[number]
         assert plan is not None
-        made = (self.systems[name].term_where_parsed(step, number) for name in plan.acting)
-        terms = [term for term in made if term is not None]
+        systems = [self.systems[name] for name in plan.acting]
+        terms = [term for s in systems if (term := s.term_where_parsed(step, number)) is not None]
         heads = sorted({*plan.read, *(plan.supervised if observe else ())})
         tensors = [tensor for term in terms for tensor in term.tensors]
         *outputs, scores = layer(*inputs, *tensors, terms=terms, observe=heads, **options)
@@ -151,23 +155,22 @@ class SyntaxLayer:
     """Mixed into fairseq's layers, before them: a self-attention that takes score terms.
 
     Args:
-        num_heads, project_scores: as in :class:`SyntaxSelfAttention`
-        others: of the layer
+        plan: of the layer
+        others: fairseq's arguments
     """
 
-    def __init__(self, *others: Any, num_heads: int, project_scores: bool) -> None:
-        self._attention_options = (num_heads, project_scores)
+    def __init__(self, plan: LayerPlan, *others: Any) -> None:
+        self._plan = plan
         super().__init__(*others)
 
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> SyntaxSelfAttention:
         """The self-attention of this layer."""
-        num_heads, project_scores = self._attention_options
         return SyntaxSelfAttention(
             embed_dim,
-            num_heads,
-            project_scores=project_scores,
+            self._plan.num_heads,
+            project_scores=self._plan.project_scores,
             dropout=cfg.attention_dropout,
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,

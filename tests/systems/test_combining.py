@@ -474,6 +474,17 @@ def test_a_filler_counts_nothing_and_leaves_the_dropout_of_what_follows(monkeypa
     assert task.train_step(*step)[1] > 0 and not torch.equal(torch.get_rng_state(), drawn)
 
 
+def test_a_batch_without_parses_is_refused_for_the_systems_that_read_them_now():
+    model = combined("pascal,supervised_heads")
+    net_input = sample(LINES, True)["net_input"]
+    del net_input["src_syntax"]
+    with data_error("pascal and supervised_heads", option="--task"):
+        model.train()(**net_input)
+    with data_error("pascal", option="--task") as caught:
+        model.eval()(**net_input)
+    assert "supervised_heads" not in str(caught.value)
+
+
 def test_a_model_without_such_systems_has_no_such_loss():
     model = tiny_model("pascal_transformer")
     batched = sample(LINES, True)
