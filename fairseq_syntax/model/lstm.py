@@ -55,11 +55,11 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         Raises:
             SyntaxDataError: the model needs the parse, and the batch has none
         """
-        if self.needs and src_syntax is None:
-            raise without_parse("this model cannot translate a sentence without its parse")
         tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
         syntax = None
-        if self.needs and src_syntax is not None:
+        if self.needs:
+            if src_syntax is None:
+                raise without_parse("this model cannot translate a sentence without its parse")
             syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
@@ -83,7 +83,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
 
         Args:
             lengths: [B] int64 on the host, at least 1
-            same_lengths: where ``x`` is
+            same_lengths: the same on the device of ``x``
         """
         # Sorted here, in both places, and not by PyTorch, which sorts on the host, copies the order to the device and
         # takes it back. fairseq's batches are sorted.
@@ -163,20 +163,17 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             feed = torch.zeros_like(hiddens[0])
 
         x = self.dropout_in_module(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
-        cell = self.layers[0]
         # What the first cell makes of the embeddings does not wait for the step before.
-        of_embeddings = F.linear(x, cell.weight_ih[:, : x.size(2)], biases[0])
+        of_embeddings = F.linear(x, self.layers[0].weight_ih[:, : x.size(2)], biases[0])
         of_embeddings = of_embeddings.repeat(1, self.streams, 1)
         outs, reads = [], []
         keep_reads = not self.training and self.need_attn
         for j, of_embedding in enumerate(of_embeddings):
-            gates = recurrent[0](torch.cat((feed, hiddens[0]), dim=1))
-            hiddens[0], cells[0] = step_cell(gates, of_embedding, cells[0])
-            for i, bias in enumerate(biases[1:], start=1):
-                below = self.dropout_out_module(hiddens[i - 1])
-                # The bias as large as the gates: the fused cell adds two tensors of one size.
+            for i, plus in enumerate((of_embedding, *biases[1:])):
+                below = self.dropout_out_module(hiddens[i - 1]) if i else feed
                 gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1))
-                hiddens[i], cells[i] = step_cell(gates, bias.expand_as(gates), cells[i])
+                # A bias as large as the gates: the fused cell adds two tensors of one size.
+                hiddens[i], cells[i] = step_cell(gates, plus.expand_as(gates), cells[i])
             out, read = self.attention(hiddens[-1], memory, first + j)
             feed = self.dropout_out_module(out)
             outs.append(feed)
@@ -251,7 +248,7 @@ def step_cell(gates: Tensor, plus: Tensor, cell: Tensor) -> tuple[Tensor, Tensor
 
 
 class SyntaxLSTMModel(LSTMModel):
-    """An LSTM translation model; a system says what its encoder and its attention are.
+    """fairseq's LSTM translation model; a system replaces its encoder, its attention or its decoder.
 
     Attributes:
         config: its options; a system reads them by :func:`.read_options`

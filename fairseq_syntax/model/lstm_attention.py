@@ -85,7 +85,7 @@ class Encoded:
 
 
 class SourceAttention(nn.Module):
-    """One way to read the source."""
+    """Attention of an LSTM decoder over the source: the base class."""
 
     def remember(self, encoded: Encoded) -> Any:
         """The memory of a batch, one entry per sentence; it has ``select(rows)``."""
@@ -259,11 +259,10 @@ class Guide:
         return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
 
 
-Positions = TypeVar("Positions", bound="PositionMemory")
-
-
 class PositionPredictor(nn.Module):
-    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1 (Equation 8).
+    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1.
+
+    Equation 9 of Luong et al. (2015), Equation 8 of the DLAA paper (Qiu et al. 2019).
 
     Args:
         hidden_size: of the decoder
@@ -273,6 +272,9 @@ class PositionPredictor(nn.Module):
         super().__init__()
         self.hidden_proj = Linear(hidden_size, hidden_size, bias=False)
         self.score = Linear(hidden_size, 1, bias=False)
+
+
+Positions = TypeVar("Positions", bound="PositionMemory")
 
 
 @dataclass

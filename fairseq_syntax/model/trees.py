@@ -1,4 +1,4 @@
-"""The dependency trees of a batch as a shape: depths, subtrees, traversals and levels, made on the device.
+"""Depths, subtrees, traversals and levels of the dependency trees of a batch, computed on the device.
 
 Words are numbered flat over the batch. Sums along the path to the root and over subtrees take a number of steps that
 is the logarithm of the longest line: each step doubles how far up a word looks.
@@ -17,14 +17,14 @@ from fairseq_syntax.data.batch import SyntaxBatch
 
 
 class Paths:
-    """The way from each word to its root. All tensors are int64 of size [W] and count from 0 unless said otherwise.
+    """The path from each word to its root. All tensors are int64 of size [W] and count from 0 unless said otherwise.
 
     A token of several words (a CoNLL-U range) can close a cycle where the range's words have heads on both sides of
     it. The first word of a cycle then counts as a root.
 
     Args:
         parent: flat index of each word's parent; a root is its own parent
-        steps: 2^steps is more than the words of any line
+        steps: 2^steps is at least the number of words of any line
         may_have_cycles: False where it is known that there are none
     """
 
@@ -77,11 +77,13 @@ class Forest(Paths):
     def __init__(self, syntax: SyntaxBatch) -> None:
         self._host_parent: np.ndarray | None = None
         steps, lengths, heads = syntax.size[1].bit_length(), syntax.flat.lengths, syntax.flat.heads
+        may_have_cycles = True
         if heads is not None and lengths is not None:
             words = lengths.words.astype(np.int64)
             self._host_parent = heads + np.repeat(words.cumsum() - words, words)
+            may_have_cycles = has_cycle(self._host_parent, steps)
         self._line = syntax.batch_of_word
-        super().__init__(syntax.parent, steps, may_have_cycles=has_cycle(self._host_parent, steps))
+        super().__init__(syntax.parent, steps, may_have_cycles)
 
     @cached_property
     def subtree_size(self) -> Tensor:
@@ -132,15 +134,13 @@ class Forest(Paths):
         return [above[level] for level in levels]
 
 
-def has_cycle(parent: np.ndarray | None, steps: int) -> bool:
-    """Whether words [W], each with the number of its parent and a root with its own, go round in a cycle somewhere.
+def has_cycle(parent: np.ndarray, steps: int) -> bool:
+    """Whether the parents of words close a cycle somewhere.
 
     Args:
-        parent: on the host; None: unknown, and so True
+        parent: [W] int64, a root is its own parent
         steps: 2^steps is at least the number of words of any line
     """
-    if parent is None:
-        return True
     ancestor = parent
     for _ in range(steps):
         ancestor = ancestor[ancestor]
