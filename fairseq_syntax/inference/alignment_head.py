@@ -53,12 +53,12 @@ class AlignmentHead:
     def __str__(self) -> str:
         """The name of the head, with layers and heads counted from 0."""
         if self.layer is None:
-            of = "the attention"
+            name = "the attention"
         elif self.head is not None:
-            of = f"layer {self.layer}, head {self.head}"
+            name = f"layer {self.layer}, head {self.head}"
         else:
-            of = f"layer {self.layer}, mean of {f'{self.heads} heads' if self.heads else 'all heads'}"
-        return f"{of}, one step later" if self.shift else of
+            name = f"layer {self.layer}, mean of {f'{self.heads} heads' if self.heads else 'all heads'}"
+        return f"{name}, one step later" if self.shift else name
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
         """This head's weights [B, T, S] of attention over the source, [B, H, T, S] by layer."""

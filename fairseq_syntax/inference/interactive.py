@@ -210,10 +210,10 @@ class InteractiveInput:
         numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter
         self._store = None
         if self.needs or self._has_parser():
-            both = self.parsed_pieces(lines, numbers)
-            pieces = [of_line for _, of_line in both]
+            segmented = self.parsed_pieces(lines, numbers)
+            pieces = [of_line for _, of_line in segmented]
             if self.needs:
-                self._store = self._stored([parsed for parsed, _ in both])
+                self._store = self._stored([parsed for parsed, _ in segmented])
         else:
             pieces, self._encoded = [], []
             for line, parse in zip(lines, self._brought_parses(lines, numbers)):
@@ -237,11 +237,12 @@ class InteractiveInput:
         Args:
             numbers: as in :meth:`parse`
         """
-        both = [self.segment(line) for line in self.parse(lines, numbers)]
-        self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, both)]
-        return both
+        segmented = [self.segment(line) for line in self.parse(lines, numbers)]
+        self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, segmented)]
+        return segmented
 
     def _stored(self, parsed: list[ParsedLine]) -> MemoryStore:
+        """The syntax of lines whose tokens record their number of pieces, by the ids of the task's labels."""
         labels = LabelInventory(self.task.source_labels, frozen=True)
         stored = [to_stored(line, labels) for line in parsed]
         for sentence in stored:

@@ -19,7 +19,7 @@ Log = dict[int, tuple[Tensor, ...]]
 
 
 class Deferred:
-    """Something that the steps of a loop share. Make a new one for each pass over the loop.
+    """A tensor that all steps of a loop use, and whose gradient is computed after the last. One is for one pass.
 
     Args:
         shared: the tensor; its gradient is that of the sum over the steps

@@ -21,7 +21,7 @@ from fairseq_syntax.model.options import without_parse
 
 
 def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """The sum of what the systems ask for.
+    """The sum of the systems' losses.
 
     Args:
         model: a ``syntax_transformer``, or an LSTM of this project; any other has no such loss
@@ -29,7 +29,7 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
         sample: fairseq's batch, for the target's syntax
 
     Returns:
-        the loss to add (0.0 where no system asks for one) and entries for the logging output, the same entries in
+        the loss to add (0.0 where no system has one) and entries for the logging output, the same entries in
         every step: zeros where a layer was left out (``--encoder-layerdrop``)
 
     Raises:

@@ -1,6 +1,6 @@
-"""Neighbouring words in the dependency tree, as index tensors made on the device.
+"""Neighbouring words in the dependency tree, and words instead of pieces, by index tensors made on the device.
 
-Two systems read trees this way: attention over dependency blocks (:mod:`fairseq_syntax.systems.dlaa`) and the
+Two systems read the neighbours: attention over dependency blocks (:mod:`fairseq_syntax.systems.dlaa`) and the
 convolution over dependency units (:mod:`fairseq_syntax.systems.sdrnmt`).
 """
 

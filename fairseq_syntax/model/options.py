@@ -25,10 +25,10 @@ from fairseq_syntax.runtime.bounds import Range
 
 __all__ = ["SystemConfig", "check_options", "layer_numbers", "option", "option_name"]
 
-# Options that no user gives: a model notes in them the names of what it knows by number, so that its checkpoint has
-# them. By the option, the side ("source" or "target") whose names they are; who notes some says so here.
+# Options that a model sets itself, so that its checkpoint has the names behind its ids (labels, tags). By the option,
+# the side ("source" or "target") of the names. Who sets such an option registers it here.
 REMEMBERED_NAMES: dict[str, str] = {}
-# Likewise options that hold the text of a file, and what that says.
+# Likewise options that hold the text of a file, and what that text says.
 REMEMBERED_TEXTS: dict[str, str] = {}
 
 
@@ -151,7 +151,7 @@ def _converted(value: Any, wanted: Any) -> Any:
 
 
 def check_task(task: Any) -> None:
-    """A model with systems is of this package's task, which brings the parses, and asks its criterion for all losses.
+    """Check that a model with systems has this package's task: it brings the parses, and has all losses collected.
 
     Raises:
         SyntaxDataError: the task is another one of fairseq's

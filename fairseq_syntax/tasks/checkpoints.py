@@ -131,13 +131,13 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
     # fairseq's checkpoints have a configuration, older ones the parsed arguments.
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     before, now = (vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model))
-    # An option that either side does not know, as one of another architecture, is not compared.
-    others = {
-        option_name(name): before[name]
-        for name in ARCHITECTURE
-        if None not in (before.get(name), now.get(name)) and before[name] != now[name]
-    }
-    if others:
+
+    def differs(name: str) -> bool:
+        """An option that either side does not know, as one of another architecture, is not compared."""
+        trained, here = before.get(name), now.get(name)
+        return trained is not None and here is not None and trained != here
+
+    if others := {option_name(name): before[name] for name in ARCHITECTURE if differs(name)}:
         give = [name if value is True else f"{name} {value}" for name, value in others.items() if value is not False]
         leave_out = [name for name, value in others.items() if value is False]
         hints = [("give ", give), ("leave out ", leave_out)]
@@ -147,14 +147,13 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
             hint=", and ".join(verb + " ".join(options) for verb, options in hints if options),
         )
     for name, what in REMEMBERED_TEXTS.items():
-        if None not in (before.get(name), now.get(name)) and before[name] != now[name]:
+        if differs(name):
             raise SyntaxDataError(f"this model was trained with other {what}", path=path, hint="give the same file")
     for name, side in REMEMBERED_NAMES.items():
-        trained, here = before.get(name), now.get(name)
-        if trained is not None and here is not None and list(trained) != list(here):
+        if differs(name):
             raise SyntaxDataError(
-                f"this model was trained with {len(trained)} names of labels or tags of the {side} that are not the "
-                f"{len(here)} of these data",
+                f"this model was trained with {len(before[name])} names of labels or tags of the {side} that are not "
+                f"the {len(now[name])} of these data",
                 path=path,
                 hint=f"binarize the data with the labels of the first training (--{side}-labels)",
             )
