@@ -18,16 +18,10 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
-from fairseq_syntax.model.lstm_attention import (
-    Encoded,
-    GuidedAttention,
-    GuidedConfig,
-    LogGaussian,
-    PositionMemory,
-    words_to_pieces,
-)
+from fairseq_syntax.model.lstm_attention import Encoded, words_to_pieces
 from fairseq_syntax.model.neighbourhoods import RELATIONS, line_relatives, word_grid, word_means
 from fairseq_syntax.model.options import option, read_options
+from fairseq_syntax.model.position_attention import GuidedAttention, GuidedConfig, LogGaussian, PositionMemory
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,9 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
-from fairseq_syntax.model.lstm_attention import (
-    Encoded,
-    GuidedAttention,
-    GuidedConfig,
-    LogGaussian,
-    PositionMemory,
-    negative_infinity_at,
-)
+from fairseq_syntax.model.lstm_attention import Encoded, negative_infinity_at
 from fairseq_syntax.model.options import option, read_options
+from fairseq_syntax.model.position_attention import GuidedAttention, GuidedConfig, LogGaussian, PositionMemory
 
 KINDS = ("monotonic", "predictive")
 

@@ -94,7 +94,7 @@ SCORES = {
     "ldd LDD dense": "model.sparse_factors.SparseFactors.dense",
     "ldd LDD linear": "model.sparse_factors._rows",
     "lasyn": "systems.lasyn.model.LaSynDecoder.log_prior",
-    "local_attention_lstm": "model.lstm_attention.LogGaussian.forward",
+    "local_attention_lstm": "model.position_attention.LogGaussian.forward",
 }
 
 

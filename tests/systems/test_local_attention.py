@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
 
-from fairseq_syntax.model.lstm_attention import LogGaussian
+from fairseq_syntax.model.position_attention import LogGaussian
 from fairseq_syntax.systems.local_attention import KINDS, LocalAttentionModel
 
 

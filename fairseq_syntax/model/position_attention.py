@@ -1,0 +1,218 @@
+"""Attention of LSTM decoders around a predicted position of the source, with a guided start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from fairseq.models.lstm import Linear
+from torch import Tensor, nn
+
+from fairseq_syntax.model.heads import HeadLoss
+from fairseq_syntax.model.loop_gradients import DeferredLinear
+from fairseq_syntax.model.lstm_attention import GlobalAttention, PaddedMemory
+from fairseq_syntax.model.options import SystemConfig, option
+from fairseq_syntax.model.precision import full_precision
+
+
+@dataclass
+class GuidedConfig(SystemConfig):
+    """The options of a guided start (:class:`GuidedAttention`)."""
+
+    guided_updates: int = option(
+        0,
+        "for the first N updates, attend globally with decreasing weight, and train the predictor towards "
+        "the mean position of that attention; needs --criterion supervised_head",
+        "0, as in the paper",
+        low=0,
+    )
+    guide_weight: float = option(1.0, "weight of the predictor's loss in these updates", low=1e-6, high=1e3)
+
+
+class LogGaussian(torch.autograd.Function):
+    """``−(s − p)² / 2σ²``, the logarithm of a Gaussian factor, and (s − p)², which gives no gradient; in few kernels.
+
+    Args:
+        place: [S], the places s
+        position: [N] float32, p
+        sigma: σ
+    """
+
+    @staticmethod
+    def forward(ctx: Any, place: Tensor, position: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        distance = place - position[:, None]  # [N, S]
+        square = distance.square()
+        ctx.save_for_backward(distance)
+        ctx.rate = 1 / sigma**2
+        ctx.mark_non_differentiable(square)
+        ctx.set_materialize_grads(False)
+        return square * (-0.5 * ctx.rate), square
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[None, Tensor | None, None]:
+        (distance,) = ctx.saved_tensors
+        if grad is None:
+            return None, None, None
+        with full_precision(grad):
+            return None, torch.bmm(grad[:, None], distance[:, :, None]).flatten() * ctx.rate, None
+
+
+@dataclass
+class Guide:
+    """Global attention, for the first updates of a system that predicts a position.
+
+    Attributes:
+        place: [S], from 0
+        share: of global attention in what is read, between 0 and 1
+        weights: of each step so far, those of global attention, [N, S] without gradient
+        positions: of each step so far, the predicted positions [N], with a gradient for the predictor alone
+    """
+
+    place: Tensor
+    share: float
+    weights: list[Tensor] = field(default_factory=list)
+    positions: list[Tensor] = field(default_factory=list)
+
+    def nll(self, sigma: float) -> Tensor:
+        """``Σ_s a_s (s − p)² / 2σ²`` [N, T] of global attention's weights a and the predicted position p.
+
+        Up to a constant, the cross entropy between where global attention looks and a Gaussian of width σ around p: it
+        is least where p is the mean of the places that are looked at.
+        """
+        weights, positions = torch.stack(self.weights, dim=1), torch.stack(self.positions, dim=1)
+        return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
+
+
+class PositionPredictor(nn.Module):
+    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1.
+
+    Equation 9 of Luong et al. (2015), Equation 8 of the DLAA paper (Qiu et al. 2019).
+
+    Args:
+        hidden_size: of the decoder
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_proj = Linear(hidden_size, hidden_size, bias=False)
+        self.score = Linear(hidden_size, 1, bias=False)
+
+
+Positions = TypeVar("Positions", bound="PositionMemory")
+
+
+@dataclass
+class PositionMemory(PaddedMemory):
+    """The places of a batch's sentences, and what a position among them is predicted by.
+
+    Attributes:
+        of_hidden: has W_p beside W_h, where a position is predicted
+        place: [S] int64, from 0
+        span: [N] float32, what the predictor's share is multiplied by
+        score: v, of [1, H]; None where no position is predicted
+        guide: in a guided start
+    """
+
+    place: Tensor
+    span: Tensor
+    score: DeferredLinear | None
+    guide: Guide | None
+
+    def select(self: Positions, rows: Tensor) -> Positions:
+        return replace(super().select(rows), span=self.span.index_select(0, rows))
+
+    def position(self, projected: Tensor) -> Tensor:
+        """[N] float32, 0-based, of ``W_p h`` [N, H]."""
+        assert self.score is not None
+        return self.span * torch.sigmoid(self.score(torch.tanh(projected)).squeeze(1).float())
+
+
+class GuidedAttention(GlobalAttention):
+    """Attention around a predicted position, with a guided start.
+
+    The translation loss alone trains the predictor slowly: its gradient is the difference of what two neighbouring
+    places are worth, and far from the right place neither is worth anything. So for the first updates the decoder reads
+    the whole sentence, with the keys and values that it has in any case, and the predictor learns the mean position of
+    that global attention (:meth:`Guide.nll`). This loss trains the predictor alone: if it trained the decoder's states
+    too, attention would settle on one place, which is easy to predict. In the second half of these updates the share
+    of global attention in what is read falls to 0. Afterwards, and in validation and search from the start, the model
+    is the paper's.
+
+    Args:
+        options: how long the start is guided (0 updates: not at all, as in the paper)
+        hidden_size, source_size: of the decoder, and of the encoder's states
+        sigma: of the Gaussian around the position, in places
+        predicts: whether a position is predicted at all
+    """
+
+    def __init__(
+        self,
+        options: GuidedConfig,
+        hidden_size: int,
+        source_size: int,
+        sigma: float,
+        predicts: bool = True,
+    ) -> None:
+        super().__init__(hidden_size, source_size)
+        self.guided_updates, self.guide_weight = options.guided_updates, options.guide_weight
+        self.sigma, self.num_updates = sigma, 0
+        self.position = PositionPredictor(hidden_size) if predicts else None
+
+    def supervises(self) -> tuple[str, ...]:
+        return ("position",) if self.guided_updates else ()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each training step."""
+        self.num_updates = num_updates
+
+    def guided_share(self) -> float:
+        """Of global attention in what is read now: 1 in the first half of the guided updates, then falling to 0."""
+        if not self.training or self.num_updates >= self.guided_updates:
+            return 0.0
+        return min(1.0, 2 - 2 * self.num_updates / self.guided_updates)
+
+    def remember_positions(self, states: Tensor, padding: Tensor, span: Tensor) -> PositionMemory:
+        """The memory of :meth:`remember_places`, and of positions among them, from 0 to ``span`` [N] float32."""
+        predictor = self.position
+        more = () if predictor is None else (predictor.hidden_proj.weight,)
+        score = None if predictor is None else DeferredLinear(predictor.score.weight)
+        place = torch.arange(states.size(1), device=states.device)
+        guide = Guide(place, share) if (share := self.guided_share()) else None
+        places = vars(self.remember_places(states, padding, more))
+        return PositionMemory(**places, place=place, span=span, score=score, guide=guide)
+
+    def weights(self, hidden: Tensor, position: Tensor | None, memory: Any, step: int) -> Tensor:
+        """Weights around a position.
+
+        Args:
+            hidden: [N, H], the decoder's state
+            position: [N] float32; None where none is predicted
+            memory: of :meth:`remember`
+            step: target position, 0-based
+
+        Returns:
+            [N, S] float32
+        """
+        raise NotImplementedError
+
+    def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Tensor]:
+        of_hidden, *projected = memory.of_hidden(hidden).split(hidden.size(1), dim=1)
+        position = memory.position(projected[0]) if projected else None
+        weights = self.weights(hidden, position, memory, step)
+        if (guide := memory.guide) is not None:
+            everywhere = self.everywhere(hidden, memory)
+            guide.weights.append(everywhere.detach())
+            # Of the detached state: this loss trains the predictor alone.
+            projected_alone = memory.of_hidden(hidden.detach())[:, hidden.size(1) :]
+            guide.positions.append(memory.position(projected_alone))
+            weights = weights * (1 - guide.share) + everywhere * guide.share
+        return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights
+
+    def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
+        """``position``, while there is a guide."""
+        guide: Guide | None = memory.guide
+        if guide is None:
+            return {}
+        nll = torch.where(real, guide.nll(self.sigma), 0.0).sum()
+        return {"position": HeadLoss.of(self.guide_weight, nll, real.sum())}
