@@ -123,7 +123,11 @@ class StanzaTokenizer(Tokenizer):
                 (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
             ]
             # Not token.text, which Stanza replaces where a token is very long.
-            forms = [lines[index][token.start_char : token.end_char] for token, _ in tokens]
+            # Stanza 1.8 and later give no position to some tokens of several words.
+            forms = [
+                token.text if token.start_char is None else lines[index][token.start_char : token.end_char]
+                for token, _ in tokens
+            ]
             spelled = spell_out(lines[index], forms, index + 1)
             for surface, (token, number) in zip(spelled, tokens, strict=True):
                 words = [word.text for word in token.words]
