@@ -1,4 +1,4 @@
-"""Commands that end when the process that wants them does, however that ends."""
+"""Subprocesses that end with the process that wants them, however that ends; and what to do at a signal to end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -83,3 +85,18 @@ def run_command(
     if output and status == b"0":
         os.replace(part, output)
     return int(status) if status else -signal.SIGKILL  # nothing comes of a watcher that was killed
+
+
+@contextmanager
+def on_termination(stop: Callable[[int], None]) -> Iterator[None]:
+    """Call ``stop`` with the signal number at SIGTERM and SIGINT; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda number, _: stop(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,16 +1,13 @@
 """Terminal output: progress bars, counted warnings, and the last lines of a command.
 
 The bars are tqdm's, all with the rate and the remaining time. They go to stderr, only where that is a terminal, and
-only once a second has passed; nothing of them stays. The last lines of a command go to stdout. And what a command does
-where a signal ends it.
+only once a second has passed; nothing of them stays. The last lines of a command go to stdout.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,18 +125,3 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
     print(what if to_stdout else f"{os.fspath(output or '')}: {what}", file=stream)
     if then and not to_stdout:
         print(f"next: {then}", file=stream)
-
-
-@contextmanager
-def on_termination(stop: Callable[[int], None]) -> Iterator[None]:
-    """Call ``stop`` with the signal number at SIGTERM and SIGINT; does nothing outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda number, _: stop(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -17,15 +17,12 @@ from types import TracebackType
 from typing import IO
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import DISK_FULL, MAKE_ROOM
 
 WITH_TRACEBACK = "FAIRSEQ_SYNTAX_TRACEBACK"
 INTERRUPTED = 130  # the exit status after Ctrl-C: 128 and the number of the signal
 _OF_ANOTHER_PROCESS = re.compile(r"(?:^|\n)(?:[\w.]+\.)?SyntaxDataError: (?P<text>.+?)\s*\Z", re.DOTALL)
-_HINTS = {
-    errno.ENOSPC: "make room, and run the command again",
-    errno.EDQUOT: "make room, and run the command again",
-    errno.EMFILE: "let more files be open: ulimit -n 1024",
-}
+_HINTS = {**dict.fromkeys(DISK_FULL, MAKE_ROOM), errno.EMFILE: "let more files be open: ulimit -n 1024"}
 
 
 def fault(error: BaseException) -> str | None:
@@ -37,9 +34,9 @@ def fault(error: BaseException) -> str | None:
     if isinstance(error, SyntaxDataError):
         worker = _OF_ANOTHER_PROCESS.search(error.message)
         return worker["text"].strip() if worker else str(error)
-    if isinstance(error, OSError) and error.errno is None:  # fairseq's own, "Model file not found"
-        return str(error) or None
     if isinstance(error, OSError):
+        if error.errno is None:  # fairseq's own, "Model file not found"
+            return str(error) or None
         names = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         hint = f" ({_HINTS[error.errno]})" if error.errno in _HINTS else ""
         return f"{names + ': ' if names else ''}{error.strerror}{hint}"
@@ -101,7 +98,7 @@ def end_on_full_disk() -> None:
 
     def handle_error(self: logging.Handler, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
         usual(self, record)
 

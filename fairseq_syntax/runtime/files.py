@@ -25,6 +25,8 @@ from fairseq_syntax.errors import SyntaxDataError
 # These names stand for what the process has open, and are written to as such, wherever a redirection leads.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<of_process>\d+)\Z")
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+MAKE_ROOM = "make room, and run the command again"
 
 
 def fingerprint(*values: object) -> str:
@@ -155,18 +157,20 @@ def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
     """
     for path in paths:
         if path is not None and is_read_once(path):
-            raise SyntaxDataError(f"is no file: {why}", path=path, hint="write it to a file first")
+            raise SyntaxDataError(f"must be a regular file: {why}", path=path, hint="write it to a file first")
 
 
 # ------------------------------------------------------------------------------------------------------- writing
 
 
 def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where an output is one of the inputs, by another name too.
+    """Raises SyntaxDataError where an output is one of the inputs, by another name too, or a folder.
 
     A terminal may be both, and so may ``/dev/null``: nothing of them is overwritten.
     """
-    for path in inputs if is_replaced(output) else ():
+    if not is_replaced(output):
+        return
+    for path in inputs:
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
             raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
 
@@ -184,17 +188,16 @@ def check_outputs(
 
 
 def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where a file that is to be written at the end cannot be.
+    """Checks before the work that its output can be written; None and ``-`` (the terminal) always can.
 
-    Its folder is missing, or it is one itself, or one of the inputs. None and ``-`` (the terminal) are none.
+    Raises:
+        SyntaxDataError: its folder is missing, or it is a folder itself or one of the inputs
     """
     if path is None or path == "-":
         return
     check_apart(path, *inputs)
     if not Path(path).absolute().parent.is_dir():
         raise SyntaxDataError("there is no such folder to write to", path=path, hint="make it first: mkdir -p")
-    if Path(path).is_dir():
-        raise SyntaxDataError("cannot be written: it is a folder", path=path)
 
 
 @contextmanager
@@ -388,8 +391,8 @@ def _descriptor(name: str) -> int:
 
 
 def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
-    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "too large" in str(error).lower()
-    hint = "make room, and run the command again" if full else None
+    full = error.errno in (*DISK_FULL, errno.EFBIG) or "too large" in str(error).lower()
+    hint = MAKE_ROOM if full else None
     return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
 
 

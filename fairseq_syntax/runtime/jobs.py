@@ -13,7 +13,7 @@ output, so a step is done only as long as neither its inputs nor its outputs hav
     step.record()["note"]              # {"BLEU": 31.2}
 
 What does not change the outputs (threads, workers, the names of files) stays out of the fingerprint. A program that
-starts others ends them in :func:`fairseq_syntax.runtime.console.on_termination`. Steps that take long are made in
+starts others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Steps that take long are made in
 parts: :mod:`fairseq_syntax.runtime.parts`.
 """
 

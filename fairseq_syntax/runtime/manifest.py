@@ -124,7 +124,8 @@ class Manifest:
         new = {name: state for name, state in states.items() if compared.get(name) != state}
         for name in new:
             check_entry(self.folder / name, entries[name], self.hint)
-        settled = {name: s for name, s in new.items() if len(s) > 1 and time.time_ns() - max(s[1:3]) > _SETTLED}
+        now = time.time_ns()
+        settled = {name: state for name, state in new.items() if len(state) > 1 and now - max(state[1:3]) > _SETTLED}
         if once and settled:
             with suppress(SyntaxDataError, OSError):  # a folder that cannot be written is compared each time
                 write_json(self.folder / COMPARED, {**compared, **settled})

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
 from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies
-from fairseq_syntax.runtime.commands import run_command
-from fairseq_syntax.runtime.console import duration, on_termination, progress, say
+from fairseq_syntax.runtime.commands import on_termination, run_command
+from fairseq_syntax.runtime.console import duration, progress, say
 from fairseq_syntax.runtime.files import make_folder
 from fairseq_syntax.runtime.jobs import Step, read_record
 
