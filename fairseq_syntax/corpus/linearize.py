@@ -16,7 +16,7 @@ Several sentences of a line follow one another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
@@ -85,18 +85,16 @@ def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
     Raises:
         SyntaxDataError: the parse is not that of the pieces
     """
-    counts = [token.pieces for token in line.tokens]
-    counted = [count for count in counts if count is not None]
-    if len(counted) < len(counts) or sum(counted) != len(pieces):
-        have = f"{sum(counted)}" if len(counted) == len(counts) else "no number of"
+    counts = [token.pieces or 0 for token in line.tokens]  # 0: the parse does not say
+    if 0 in counts or sum(counts) != len(pieces):
+        have = "no number of" if 0 in counts else sum(counts)
         raise SyntaxDataError(
             f"the parse has {have} pieces, the text of this line {len(pieces)}",
             line=line.file_line,
             hint="make both by one run of `fairseq-syntax segment`",
         )
     symbols: list[list[str]] = [[NO_TAG] for _ in line.words]
-    at = 0
-    for token, count in zip(line.tokens, counted):
-        symbols[token.word] = list(pieces[at : at + count])
-        at += count
+    rest = iter(pieces)
+    for token, count in zip(line.tokens, counts):
+        symbols[token.word] = list(islice(rest, count))
     return symbols

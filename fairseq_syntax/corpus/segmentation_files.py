@@ -79,7 +79,7 @@ def prepare_model(
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
         if loaded is None and not overwrite and not _trained_as(outputs[0], record):
-            _leave_none_behind(prefix, remade, None)
+            _check_no_pieces_orphaned(prefix, remade, None)
         segmenter = loaded or train_segmenter(**(training or {}))
         if loaded is None:
             segmenter.about["training"] = record
@@ -90,7 +90,7 @@ def prepare_model(
             segmenter.about.pop("cut_from", None)  # of a joint model: that was the other language
         segmenter.about["language"] = language
         if not overwrite:
-            _leave_none_behind(prefix, remade, segmenter)
+            _check_no_pieces_orphaned(prefix, remade, segmenter)
         step.begin()
         segmenter.save(prefix)
         step.finish()
@@ -109,10 +109,17 @@ def _trained_as(about: Path, record: dict) -> bool:
         return False
 
 
-def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
-    """Raises SyntaxDataError if pieces next to the model were cut by another one and are not remade.
+def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
+    """Checks that no pieces next to the model would be left without the model that they are cut by.
 
-    Raw text would be cut otherwise than they are, in translation, and nothing would tell. With None any pieces are.
+    Raw text would be cut otherwise than they are, in translation, and nothing would tell.
+
+    Args:
+        remade: pieces that are about to be cut anew
+        segmenter: the new model; None: it has still to be trained, and will be another one
+
+    Raises:
+        SyntaxDataError: there are such pieces
     """
     about = prefix.with_name(f"{prefix.name}.json")
     if not about.exists():
@@ -168,7 +175,7 @@ def segment_file(
             raise SyntaxDataError("is empty", path=path)
         for note in notes:
             segmenter.altered.update(note["altered"])
-        if len(outputs) == 1 and (other_parse := _parse_of_before(step)) is not None:
+        if len(outputs) == 1 and (other_parse := _stale_parse(step)) is not None:
             other_parse.unlink(missing_ok=True)
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
@@ -183,7 +190,7 @@ def segment_file(
         return segmenter.note | counts
 
     if len(outputs) == 1 and step.record() is None:
-        _parse_of_before(step)  # complains before the work
+        _stale_parse(step)  # complains before the work
     note, was_done = map_parts(
         step,
         with_spans(conllu_parts(path, PART_LINES) if is_conllu(path) else text_parts(path, PART_LINES)),
@@ -200,7 +207,7 @@ def segment_file(
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 
-def _parse_of_before(step: Step) -> Path | None:
+def _stale_parse(step: Step) -> Path | None:
     """An earlier parse next to the pieces, to which new pieces of a text do not belong; None if there is none.
 
     Raises:

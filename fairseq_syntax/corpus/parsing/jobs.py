@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.conllu import check_text, format_conllu
 from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
-from fairseq_syntax.corpus.text_parts import TextPart, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
 from fairseq_syntax.corpus.title import title
 from fairseq_syntax.corpus.words import has_no_spaces, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
@@ -119,9 +119,9 @@ class Plan:
 
     def source(self) -> Iterator[tuple[Span, TextPart]]:
         """The parts of this shard, with their text."""
-        spans = {start: (start, end) for start, end in self.shard_parts}
-        parts = text_parts(self.job.text, self.job.part_lines)
-        return ((spans[part.start], part) for part in parts if part.start in spans)
+        starts = {start for start, _ in self.shard_parts}
+        parts = with_spans(text_parts(self.job.text, self.job.part_lines))
+        return ((span, part) for span, part in parts if span[0] in starts)
 
 
 def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
@@ -217,14 +217,13 @@ class _ParsePart:
         return load_parser(self.options)
 
     def __call__(self, part: TextPart) -> Made:
-        lines, end, parser = list(part.texts()), part.end, self.parser
+        lines = list(part.texts())
         with errors_in(part.path):
-            if isinstance(parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
-                raise cannot_cut(f"the text of lines {part.start + 1} to {end}")
-            parsed = parser.parse(lines, first_line=part.start)
+            if isinstance(self.parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
+                raise cannot_cut(f"the text of lines {part.start + 1} to {part.end}")
+            parsed = self.parser.parse(lines, first_line=part.start)
             if len(parsed) != len(lines):  # the parts after this one would stand in other lines
-                message = f"{len(lines)} lines went into the parser, {len(parsed)} came out"
-                raise SyntaxDataError(message)
+                raise SyntaxDataError(f"{len(lines)} lines went into the parser, {len(parsed)} came out")
         rows = []
         for line in parsed:
             with errors_in(part.path, line.line_number + 1):
