@@ -87,14 +87,14 @@ def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
         yield translator, single_spaced(unescape(match[2]))
 
 
-def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[str]:
+def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:
     """The segments of one side of a test set in WMT's XML (from 2021): ``<seg>`` below ``<src>`` or ``<ref>``.
 
     A document may have several references, by ``translator``; those of the first are taken.
 
     Args:
-        element: ``src``, ``ref`` or ``hyp``
-        lang: only elements of this ``lang``
+        element: ``src`` or ``ref``
+        lang: of the elements; those without one count
 
     Raises:
         SyntaxDataError: not well-formed XML
@@ -104,16 +104,16 @@ def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[
     except ElementTree.ParseError as error:
         raise SyntaxDataError(f"is not well-formed XML: {error}", path=path, line=error.position[0]) from error
     for document in root.iter("doc"):
-        sides = (node for node in document.iter(element) if lang in (None, node.get("lang", lang)))
+        sides = (node for node in document.iter(element) if node.get("lang", lang) == lang)
         for side in islice(sides, 1):
             yield from (single_spaced("".join(segment.itertext())) for segment in side.iter("seg"))
 
 
-def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[dict[str, str]]:
-    """The sentences of an ASPEC file, by language: fields with `` ||| `` between them.
+def read_aspec(path: Path) -> Iterator[dict[str, str]]:
+    """The sentences of an ASPEC-JE file, by language (``ja``, ``en``): fields with `` ||| `` between them.
 
     Training files have ``similarity ||| document ||| sentence ||| Japanese ||| English``, the others begin with the
-    document; ASPEC-JC has Chinese in the place of English.
+    document.
 
     Raises:
         SyntaxDataError: a line of another number of fields
@@ -123,24 +123,20 @@ def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[
         if len(fields) not in (4, 5):
             message = f"{len(fields)} fields between |||, not 4 or 5"
             raise SyntaxDataError(message, path=path, line=number, hint="is it a file of ASPEC?")
-        yield dict(zip(languages, map(single_spaced, fields[-2:])))
+        yield {"ja": single_spaced(fields[-2]), "en": single_spaced(fields[-1])}
 
 
-def read_tsv(path: Path, columns: Sequence[int] = (0, 1)) -> Iterator[Row]:
-    """The rows of a file of tab-separated values, without quoting: a tab always ends a field.
-
-    Args:
-        columns: which ones, from 0
+def read_tsv(path: Path) -> Iterator[Row]:
+    """The first two columns of tab-separated values, without quoting: a tab always ends a field.
 
     Raises:
-        SyntaxDataError: a line that has too few
+        SyntaxDataError: a line without a tab
     """
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")
-        if max(columns) >= len(fields):
-            message = f"{len(fields)} columns, and column {max(columns)} (from 0) is asked for"
-            raise SyntaxDataError(message, path=path, line=number)
-        yield tuple(single_spaced(fields[column]) for column in columns)
+        if len(fields) < 2:
+            raise SyntaxDataError("no tab between source and target", path=path, line=number)
+        yield single_spaced(fields[0]), single_spaced(fields[1])
 
 
 def read_side(path: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,18 +139,16 @@ def write_corpus(
         if any(split.name == name for split in written):
             raise SyntaxDataError(f"two splits are called {name}", path=folder)
         paths = [Path(folder, f"{name}.{lang}") for lang in (source, target)]
-        count = 0
+        rows = iter(rows)
+        if (first := next(rows, None)) is None:
+            raise SyntaxDataError(f"{name} holds no sentences", path=paths[0], hint="is it the right folder?")
+        paths += [Path(folder, f"{name}.{target}.{number}") for number in range(1, len(first) - 1)]
+        split = WrittenSplit(name, paths[0], paths[1], paths[2:])
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open(path)) for path in paths]
-            for count, row in enumerate(rows, start=1):
-                # The first row tells how many references there are.
-                while len(files) < len(row) and count == 1:
-                    paths.append(Path(folder, f"{name}.{target}.{len(files) - 1}"))
-                    files.append(stack.enter_context(atomic_open(paths[-1])))
+            for row in chain([first], rows):
+                split.sentences += 1
                 for file, sentence in zip(files, row, strict=True):
                     file.write(sentence + "\n")
-            if not count:
-                hint = "is it the right folder?"
-                raise SyntaxDataError(f"{name} holds no sentences", path=paths[0], hint=hint)
-        written.append(WrittenSplit(name, paths[0], paths[1], paths[2:], count))
+        written.append(split)
     return written

@@ -15,7 +15,6 @@ from fairseq_syntax.corpus.parallel_text import Row, read_aspec
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
 
-LANGUAGES = ("ja", "en")
 HINT = "ASPEC is to be asked for at its site, and its folder ASPEC-JE put here"
 
 
@@ -25,12 +24,12 @@ def read(data: Path, source: str, target: str, *, train_pairs: int | None = None
     Args:
         train_pairs: only the best so many training pairs, as in 1.5 million of 3,008,500
     """
-    if {source, target} != set(LANGUAGES):
+    if {source, target} != {"ja", "en"}:
         raise SyntaxDataError(f"ASPEC has Japanese and English, not {source} and {target}")
 
     def rows(*names: str) -> Iterator[Row]:
         paths = [find(data, f"{name}.txt", hint=HINT) for name in names]
-        lines = chain(*(read_aspec(path, LANGUAGES) for path in paths))
+        lines = chain(*(read_aspec(path) for path in paths))
         return ((line[source], line[target]) for line in lines)
 
     yield Split("train", islice(rows("train-1", "train-2", "train-3"), train_pairs))

@@ -1,12 +1,11 @@
 """LibreOffice's help: one English text and its translations, paragraph by paragraph, out of Debian's packages.
 
-Files: the packages ``libreoffice-help-LANG``, of English (``en-us``) and of all ``languages``;
-``download: true`` fetches them where there is ``apt-get``. A page has the same paragraph ids in all
-languages. Of the paragraphs that all languages have, each is in the training, validation or test
-part by its page, and none of the last two parts has a near copy in an earlier one; further
-paragraphs of the language pair follow the training part. Documentation, 17 words a paragraph, a
-quarter of them several sentences. Sentences of a page are not independent: ``pages`` is for ``score
---groups``.
+Files: the packages ``libreoffice-help-LANG``, of English (``en-us``) and of all ``languages``; ``download: true``
+fetches them where there is ``apt-get``. A page has the same paragraph ids in all languages. Of the paragraphs that all
+languages have, each is in the training, validation or test part by its page, and none of the last two parts has a near
+copy in an earlier one; further paragraphs of the language pair follow the training part. It is documentation, with 17
+words a paragraph, a quarter of which have several sentences. Sentences of a page are not independent: ``pages`` is for
+``score --groups``.
 
 Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in parts Apache-2.0 (from Apache OpenOffice).
 """
@@ -159,7 +158,7 @@ class Paragraph:
 
 
 def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -> list[Paragraph]:
-    """Prose, each text once: help pages embed one another. The copy with most translations is taken.
+    """The paragraphs of prose, each text once: of its copies, as help pages embed one another, the most translated.
 
     A text under more than two ids belongs to the interface, and is left out.
     """
@@ -194,7 +193,7 @@ def ngrams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:
 
 
 class NearCopies:
-    """Paragraphs among which near copies of others are looked for.
+    """An index of paragraphs, to find near copies of others among them.
 
     A near copy is equal once masked, or shares more than 0.7 of the 5-grams, has a Jaccard index of 3-grams above 0.6,
     or has more than 0.75 of the words in the same order (difflib's ratio).

@@ -1,9 +1,8 @@
 """Two treebanks of Universal Dependencies that are translations of each other, such as ATIS in English and Turkish.
 
-Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or
-``.gz``. Sentences with the same ``sent_id`` are a pair. The source has its words with spaces
-between, as the treebank has them, the target its text. ``trees: true`` writes the source's
-trees, for ``parse.source.files``.
+Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or ``.gz``. Sentences
+with the same ``sent_id`` are a pair. The source has the treebank's words with spaces between them, the target its text.
+``trees: true`` writes the source's trees, for ``parse.source.files``.
 """
 
 from __future__ import annotations
