@@ -26,13 +26,40 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
         SyntaxDataError: a number larger than the format holds, a head outside its line, or missing arcs
     """
     n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
-    # NumPy would store a larger number modulo 2^16. Of each check, the first entry at fault.
+    starts = np.cumsum(n_words) - n_words
+    columns = _word_columns(sentences, n_words, starts, first)
+    flags = np.zeros(len(columns["head"]), dtype=np.int64)
+    flags[starts[n_words > 0]] = layout.FIRST_OF_SENTENCE
+    flags[[starts[b] + w for b, s in enumerate(sentences) for w in s.sentences]] = layout.FIRST_OF_SENTENCE
+    words = np.empty((len(flags), 4), dtype=np.uint16)
+    words[:, layout.HEAD] = columns["head"]
+    words[:, layout.PIECES] = columns["pieces"] | flags
+    words[:, layout.XPOS] = columns["xpos"]
+    words[:, layout.LABELS] = layout.join_labels(columns["deprel"], columns["upos"])
+
+    pieces = columns["pieces"]
+    pieces_of_head = pieces[columns["head"] + np.repeat(starts, n_words)]
+    arrays = [
+        _lists(n_words, words),
+        _per_sentence(pieces, starts, n_words, first),
+        _per_sentence(pieces * pieces_of_head, starts, n_words, first),
+    ]
+    if with_arcs:
+        arrays += _pack_arcs(sentences, starts, n_words, pieces, first)
+    return pa.record_batch(arrays, schema=layout.schema(with_arcs))
+
+
+def _word_columns(
+    sentences: Sequence[StoredSentence], n_words: np.ndarray, starts: np.ndarray, first: int
+) -> dict[str, np.ndarray]:
+    """The numbers of all words, [W] int64 by column, checked: NumPy would store a larger one modulo 2^16.
+
+    Of each check the first number at fault is told.
+    """
     for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
-    starts = np.cumsum(n_words) - n_words
-    total = int(n_words.sum())
     columns = {
-        name: np.fromiter(chain.from_iterable(map(attrgetter(name), sentences)), np.int64, total)
+        name: np.fromiter(chain.from_iterable(map(attrgetter(name), sentences)), np.int64, int(n_words.sum()))
         for name in layout.WORD_LIMITS
     }
     for name, limit in layout.WORD_LIMITS.items():
@@ -40,34 +67,17 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
         for i in np.flatnonzero((columns[name] < least) | (columns[name] > limit))[:1]:
             what = f"{name} {columns[name][i]} of a word is too large or too small for the store ({least} to {limit})"
             raise SyntaxDataError(f"sentence {first + _sentence_of(starts, i) + 1}: {what}")
-    start_of_word = np.repeat(starts, n_words)
     for i in np.flatnonzero(columns["head"] >= np.repeat(n_words, n_words))[:1]:
-        b, head = _sentence_of(starts, i), columns["head"][i] + 1
-        what = f"the head of word {i - starts[b] + 1} is word {head} of {n_words[b]}"
+        b = _sentence_of(starts, i)
+        what = f"the head of word {i - starts[b] + 1} is word {columns['head'][i] + 1} of {n_words[b]}"
         raise SyntaxDataError(f"sentence {first + b + 1}: {what}")
-    flags = np.zeros(total, dtype=np.int64)
-    flags[starts[n_words > 0]] = layout.FIRST_OF_SENTENCE
-    flags[[starts[b] + w for b, s in enumerate(sentences) for w in s.sentences]] = layout.FIRST_OF_SENTENCE
-    words = np.empty((total, 4), dtype=np.uint16)
-    words[:, layout.HEAD] = columns["head"]
-    words[:, layout.PIECES] = columns["pieces"] | flags
-    words[:, layout.XPOS] = columns["xpos"]
-    words[:, layout.LABELS] = layout.join_labels(columns["deprel"], columns["upos"])
-
-    pieces = columns["pieces"]
-    arrays = [
-        _lists(n_words, words),
-        _per_sentence(pieces, starts, n_words, first),
-        _per_sentence(pieces * pieces[columns["head"] + start_of_word], starts, n_words, first),
-    ]
-    if with_arcs:
-        arrays += _pack_arcs(sentences, starts, n_words, pieces, first)
-    return pa.record_batch(arrays, schema=layout.schema(with_arcs))
+    return columns
 
 
 def _pack_arcs(
     sentences: Sequence[StoredSentence], starts: np.ndarray, n_words: np.ndarray, pieces: np.ndarray, first: int
 ) -> list[pa.Array]:
+    """The columns ``arcs`` and ``piece_arcs``; see :func:`pack`."""
     for b, sentence in enumerate(sentences):
         if sentence.arcs is None:
             raise SyntaxDataError(f"sentence {first + b + 1} has no arcs, others have")
@@ -101,6 +111,7 @@ def _sentence_of(starts: np.ndarray, item: int) -> int:
 
 
 def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
+    """A list column: [N, 4] uint16 in lists of ``counts``, [B]."""
     kind = layout.schema(False).field("words").type
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=kind.value_type)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -108,6 +119,8 @@ def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
 
 
 def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, first: int) -> pa.Array:
+    """The sum of the values of each sentence: [B] uint32. Raises SyntaxDataError if one is larger."""
+    # By prefix sums: np.add.reduceat gives the next value, and not 0, for an empty sentence.
     until = np.concatenate([[0], np.cumsum(values)])
     sums = until[starts + lengths] - until[starts]
     for b in np.flatnonzero(sums >= 1 << 32)[:1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ class MemoryStore:
         """As :meth:`SyntaxStore.spans`."""
         stored = self._sentences[sentence]
         starts = stored.sentences or ([0] if stored.pieces else [])
-        return list(zip(starts, [*starts[1:], len(stored.pieces)]))
+        return list(pairwise([*starts, len(stored.pieces)]))
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
         """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""

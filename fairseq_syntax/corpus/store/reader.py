@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ class SyntaxStore:
         """
         _, numbers = self._lists("words", *self._locate(np.array([sentence])))
         starts = np.flatnonzero(numbers[:, layout.PIECES] & layout.FIRST_OF_SENTENCE).tolist()
-        return list(zip(starts, [*starts[1:], len(numbers)]))
+        return list(pairwise([*starts, len(numbers)]))
 
     def verify(self) -> None:
         """Compares every chunk with its checksum. Raises SyntaxDataError if one is damaged."""
