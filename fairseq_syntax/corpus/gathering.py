@@ -1,4 +1,4 @@
-"""Corpora as plain text: files or a reader, random subsets, word segmentation."""
+"""Selection from a corpus: files of its splits, random subsets, test sets, word segmentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairseq_syntax.runtime.files import uncompressed_name
 
 
 def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1) -> list[Path]:
-    """The files of a split: of a prefix, a list of two files, or a ``.tsv``; where a name is not there, its ``.gz``.
+    """The files of a split that is given as a prefix, two files or a ``.tsv``; each may exist as ``.gz`` alone.
 
     Args:
         references: of the split; further ones are beside the target's file, as ``NAME.1`` and so on
@@ -59,7 +59,7 @@ def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def plain_or_gz(path: Path) -> Path:
-    """The file, or its ``.gz`` where only that is there."""
+    """The file, or its ``.gz`` if only that exists."""
     packed = path.with_name(path.name + ".gz")
     return packed if not path.exists() and packed.exists() else path
 
@@ -124,12 +124,13 @@ def gathered(
     first: int | None = None,
     programs: Mapping[str, str] | None = None,
 ) -> Iterator[Split]:
-    """The splits of a corpus as a recipe has them.
+    """The chosen splits of a corpus, sampled, renamed and with segmented words.
 
     Args:
         tests: the test sets to keep: new name → the split's; None: all, as they are
         pairs: of the training data, drawn at random with ``seed``
-        first: so many pairs of each other split
+        first: the number of pairs to keep of each other split, from its beginning
+        programs: word segmenters by language, as in :func:`worded`
 
     Raises:
         SyntaxDataError: there is no such test set

@@ -124,7 +124,9 @@ class LineNumbers:
         total = self._known_lines
         if total is None:
             return self.next
-        if self.next != total and not (self.declared is not None if self.numbered is None else self.numbered):
+        # Without any sentence, `# lines = N` alone says that all lines are empty.
+        may_lack_sentences = self.declared is not None if self.numbered is None else self.numbered
+        if self.next != total and not may_lack_sentences:
             self._fail(
                 f"holds {self.next} sentences, but the text has {total} lines",
                 None,

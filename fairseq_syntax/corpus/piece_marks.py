@@ -1,4 +1,4 @@
-"""The marks by which pieces tell where words begin, and the escapes of words that hold such marks themselves."""
+"""Word-boundary marks of subword pieces, and the escapes of words that contain such marks themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-ESCAPE = "▂"  # is escaped too
+ESCAPE = "▂"  # where it occurs in a text, it is escaped itself
 JOINER = "￭"
 SEPARATOR = "@@"
 SPACE_MARK = "▁"
@@ -24,7 +24,7 @@ class WordMarks(NamedTuple):
 
 
 def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
-    """Word starts from the pieces alone: the first piece of a line, and the pieces marked here.
+    """The word boundaries that pieces mark, without a parse. The first piece of a line begins a word in any case.
 
     subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
     or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.

@@ -146,26 +146,25 @@ class Segmenter(ABC):
 
     def _pieces(self, word: str, space: bool) -> list[str]:
         key = (word, space)
-        pieces = self._cache.get(key)
-        if pieces is None:
-            text = single_spaced(word)
-            if not text:
-                raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
-            encoded = self._encode(text, space)
-            cut = ((piece[0] + self.CONTINUED, piece[1:]) if piece in RESERVED else (piece,) for piece in encoded)
-            pieces = list(chain.from_iterable(cut))
-            if len(text) > LONGEST_KNOWN:
-                return pieces
-            if self._cached + len(pieces) > CACHED_PIECES:
-                self._cache.clear()
-                self._cached = 0
-            self._cache[key] = pieces
-            self._cached += len(pieces)
-            # The context word shows whether a space before this one survives as well.
-            decoded = self.decode([*self._encode("x", True), *pieces])
-            differs = decoded != ("x " if space else "x") + text
-            if differs and len(self.altered) < CACHED_PIECES // 4:
-                self.altered[word] = decoded.removeprefix("x").strip()
+        if (known := self._cache.get(key)) is not None:
+            return known
+        text = single_spaced(word)
+        if not text:
+            raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
+        encoded = self._encode(text, space)
+        split = ((piece[0] + self.CONTINUED, piece[1:]) if piece in RESERVED else (piece,) for piece in encoded)
+        pieces = list(chain.from_iterable(split))
+        if len(text) > LONGEST_KNOWN:
+            return pieces
+        if self._cached + len(pieces) > CACHED_PIECES:
+            self._cache.clear()
+            self._cached = 0
+        self._cache[key] = pieces
+        self._cached += len(pieces)
+        # The context word shows whether a space before this one survives as well.
+        decoded = self.decode([*self._encode("x", True), *pieces])
+        if decoded != ("x " if space else "x") + text and len(self.altered) < CACHED_PIECES // 4:
+            self.altered[word] = decoded.removeprefix("x").strip()
         return pieces
 
     @abstractmethod
@@ -284,7 +283,7 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
     """
     raw = read_bytes(path)
     about: dict = {}
-    model_path, model, kind = Path(path), raw, None
+    model_path, model = Path(path), raw
     if Path(path).suffix == ".json":
         about = _parse_about(path, raw)
         model_path, kind = Path(path).parent / about["model"], about["kind"]
@@ -295,17 +294,20 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
                 path=model_path,
                 hint="put its own model back, or train again: fairseq-syntax segment --train … --overwrite",
             )
+    elif not _looks_like_codes(raw):
+        kind = SentencePieceSegmenter.kind
+    elif b"</w>" in raw:
+        kind = SubwordNmtSegmenter.kind
     else:
-        kind = SubwordNmtSegmenter.kind if _looks_like_codes(raw) else SentencePieceSegmenter.kind
-        if kind == SubwordNmtSegmenter.kind and b"</w>" not in raw:
-            raise SyntaxDataError(
-                "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt",
-                path=path,
-                hint="a vocabulary, a dictionary and the merges of other tools look like them",
-            )
+        raise SyntaxDataError(
+            "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt",
+            path=path,
+            hint="a vocabulary, a dictionary and the merges of other tools look like them",
+        )
     try:
         with errors_in(model_path):
-            return SEGMENTERS[kind](model, {k: about[k] for k in about if k not in ("format", "kind", "fingerprint")})
+            notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
+            return SEGMENTERS[kind](model, notes)
     except (RuntimeError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"not a {kind} model: {error}", path=model_path) from error
 

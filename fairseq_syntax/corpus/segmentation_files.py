@@ -175,8 +175,8 @@ def segment_file(
             raise SyntaxDataError("is empty", path=path)
         for note in notes:
             segmenter.altered.update(note["altered"])
-        if len(outputs) == 1 and (other_parse := _stale_parse(step)) is not None:
-            other_parse.unlink(missing_ok=True)
+        if len(outputs) == 1 and (stale_parse := _stale_parse(step)) is not None:
+            stale_parse.unlink(missing_ok=True)
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
             if len(files) == 2:
@@ -244,8 +244,8 @@ def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
             forms = [token.form for token in line.tokens]
             with errors_in(part.path, line.file_line):
                 encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
-            for token, of_token in zip(line.tokens, encoded):
-                token.pieces = len(of_token)
+            for token, token_pieces in zip(line.tokens, encoded):
+                token.pieces = len(token_pieces)
             rows.append(format_conllu(line))
             spacing.add(line)
             words += len(forms)

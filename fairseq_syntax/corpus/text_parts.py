@@ -95,6 +95,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
         number: int | None = None
         comments = [place for place, row in enumerate(block) if row[:1] == b"#"]
         for earlier, place in enumerate(comments):
+            # With fewer comments than rows before it, a comment stands below a row of the sentence.
             comment = block[place].decode("utf-8", "replace").rstrip("\r\n")
             number = numbers.comment(comment, first + place, number, within=place > earlier)
             if declared_in(comment) is not None:

@@ -1,4 +1,4 @@
-"""Ranges of numbers that options may have, for declarations, help texts and checks alike."""
+"""Numeric ranges of options, for their declarations, help texts and checks."""
 
 from __future__ import annotations
 

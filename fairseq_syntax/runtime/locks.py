@@ -61,10 +61,9 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
 def _try_lock(lock: FileLock, path: str | os.PathLike[str]) -> bool:
     """Acquire a lock without waiting; False if another process holds it.
 
-    In a read-only folder, or a file system without locks, nothing is locked.
-
-    What has to be written there fails by itself; what is done already has nothing to write. A lock of somebody
-    else's in a folder that both may write is an error: the two would not wait for each other.
+    In a read-only folder, or a file system without locks, nothing is locked: a write there fails by itself, and a step
+    that is done writes nothing. A lock file that belongs to another user, in a folder that both may write to, is an
+    error: the two would not wait for each other.
     """
     try:
         lock.acquire(blocking=False)

@@ -128,7 +128,7 @@ def make_parts(
 
 
 def _make_part(parts: Parts, make: Callable[[Task], Made], job: tuple[Span, Task]) -> Span:
-    """Makes and commits a part; of the module, so that worker processes can load it."""
+    """Makes and commits a part; a function of the module, so that worker processes can unpickle it."""
     span, task = job
     parts.check_folder()
     note, body = make(task)
@@ -157,7 +157,10 @@ class Parts:
 
     @property
     def folder(self) -> Path:
-        """The folder of the parts until they are merged: next to the file, or elsewhere if it is a pipe or a device."""
+        """The folder of the parts until they are merged: next to the file, or, for a pipe or a device, in ``/tmp``.
+
+        There it is named by the fingerprint, so that a later run of the same job finds it.
+        """
         if not is_replaced(self.output):
             return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
         return self.output.with_name(self.output.name + ".parts")

@@ -124,17 +124,9 @@ class Parser(ABC):
         """
         whole = self._tokenized(lines, first_line)
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
-        numbers = [number for number, line in enumerate(tokenized, first_line) for _ in line]
-        words = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
-        if self.options.tokenizer == "whitespace":
-            words = [[without_moses(word) for word in sentence] for sentence in words]
-        # A batch takes memory for its longest word's characters, times its words.
-        sentences = [[word[:LONGEST_WORD] for word in sentence] for sentence in words]
-        cut = [number for number, sentence in zip(numbers, words) if max(map(len, sentence)) > LONGEST_WORD]
-        _warn_of(cut, f"the parser sees the first {LONGEST_WORD} characters of a longer word")
         split = [number for number, old in enumerate(whole, first_line) if old is not tokenized[number - first_line]]
         _warn_of(split, f"a sentence of more than {self.options.max_words} tokens is parsed in parts")
-        parses = iter(self.checked_parses(sentences, numbers))
+        parses = iter(self.checked_parses(*self._model_input(tokenized, first_line)))
         parsed: list[ParsedLine] = []
         for index, line in enumerate(tokenized):
             parse = assemble(line, [next(parses) for _ in line], first_line + index)
@@ -145,6 +137,17 @@ class Parser(ABC):
                 raise SyntaxDataError(message, line=parse.line_number + 1, hint="use another --tokenizer")
             parsed.append(parse)
         return parsed
+
+    def _model_input(self, tokenized: list[TokenizedLine], first_line: int) -> tuple[list[list[str]], list[int]]:
+        """The words of all sentences as the model is to see them, and the line of each sentence, counted from 0."""
+        numbers = [number for number, line in enumerate(tokenized, first_line) for _ in line]
+        words = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
+        if self.options.tokenizer == "whitespace":
+            words = [[without_moses(word) for word in sentence] for sentence in words]
+        cut = [number for number, sentence in zip(numbers, words) if max(map(len, sentence)) > LONGEST_WORD]
+        _warn_of(cut, f"the parser sees the first {LONGEST_WORD} characters of a longer word")
+        # A batch takes memory for its longest word's characters, times its words.
+        return [[word[:LONGEST_WORD] for word in sentence] for sentence in words], numbers
 
     def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
         """Validated :meth:`parse_sentences`.
@@ -180,7 +183,7 @@ class Parser(ABC):
         except SyntaxDataError as error:
             if error.line is None or error.path is not None:
                 raise
-            # The tokenizer counts from 1 what it was given.
+            # The tokenizer counts the lines that it was given, from 1.
             number = first_line + raw[error.line - 1] + 1
             raise SyntaxDataError(error.message, line=number, hint=error.hint) from error
         for index, tokens in zip(raw, token_lists, strict=True):

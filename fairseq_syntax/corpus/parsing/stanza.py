@@ -95,6 +95,7 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
                     common[f"{processor}_{setting}"] = str(folder / name)
         # Without a lemmatiser the parser is one that was trained without lemmas.
         common |= {"depparse_check_requirements": False, "allow_unknown_language": True}
+        # Stanza reads the index of its resources folder even where all models are given by their paths.
         with tempfile.TemporaryDirectory() as empty:
             (Path(empty) / "resources.json").write_text("{}")
             return stanza.Pipeline(dir=empty, processors=",".join(available), **common)
@@ -147,7 +148,7 @@ class StanzaParser(Parser):
             options,
             ("tokenize", "pos", "lemma", "depparse"),
             tokenize_pretokenized=True,
-            pos_batch_size=max(1, options.batch_size // 20),
+            pos_batch_size=max(1, options.batch_size // 20),  # sentences, where the parser's batches are words
             depparse_batch_size=options.batch_size,
         )
         self.depparse = self.pipeline.processors["depparse"]
