@@ -18,9 +18,9 @@ from fairseq_syntax.cli.parse import (
     parser_options,
 )
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.corpus.header import controls, parsed_with
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, assemble, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import Surface
-from fairseq_syntax.corpus.title import controls, parsed_with
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.console import progress

@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import natural, then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
-from fairseq_syntax.corpus.title import controls, parsed_with, title
+from fairseq_syntax.corpus.header import controls, header, parsed_with
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.controls import CONTROLS, Control
 from fairseq_syntax.runtime.bounds import real, whole
@@ -53,7 +53,8 @@ def main(args: argparse.Namespace) -> int:
     make_folder(Path(args.output).parent)
     segmented = False
     with atomic_open(args.output) as file:
-        file.write(title(n_lines, parsed_with={**(before or {}), "control": [*controls(before), *control.for_title()]}))
+        parser_options = {**(before or {}), "control": [*controls(before), *control.for_header()]}
+        file.write(header(n_lines, parsed_with=parser_options))
         try:
             for number, line in enumerate(control(lines)):
                 segmented |= any(token.pieces is not None for token in line.tokens)
@@ -76,6 +77,6 @@ def main(args: argparse.Namespace) -> int:
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
-    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_title())}"
+    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_header())}"
     finished(args.output, what, then)
     return 0

@@ -22,7 +22,7 @@ from fairseq_syntax.cli.options import (
 )
 from fairseq_syntax.cli.parse import add_tokenizer, parser_options
 from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
-from fairseq_syntax.corpus.title import title
+from fairseq_syntax.corpus.header import header
 from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import check_output
 
@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
         n_lines = sum(1 for _ in read_sentences(args.input))
     words = lines = 0
     with opened(args.output) as output:
-        output.write(title(n_lines))
+        output.write(header(n_lines))
         source = iter(progress(sentences, total=n_lines, of="parsing"))
         while chunk := list(islice(source, 2000)):
             parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)

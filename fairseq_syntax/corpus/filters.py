@@ -14,11 +14,11 @@ from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
+from fairseq_syntax.corpus.header import PARSED_WITH, header, parsed_with
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parallel_text import aligned
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.text_parts import conllu_parts
-from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -221,7 +221,7 @@ def filter_files(
                     if not block:  # it had a sentence
                         raise _changed(parse)
                     if number == 1:
-                        of_parse.write(title(report.kept, parsed_with=parsed_with(parse)))
+                        of_parse.write(header(report.kept, parsed_with=parsed_with(parse)))
                     for sentence in (spaced or block).split("\n\n"):
                         of_parse.write(f"# line = {number}\n{sentence}\n\n")
         return asdict(report)
@@ -244,7 +244,7 @@ def _changed(path: str) -> SyntaxDataError:
 
 
 def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
-    """The CoNLL-U of each text line as it stands, without its title and ``# line`` comments, and unchecked.
+    """The CoNLL-U of each text line as it stands, without its header and ``# line`` comments, and unchecked.
 
     Yields:
         the 0-based line and its sentences, separated by a blank line, without one at the end; empty lines included

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, is_conllu
+from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_lines, text_parts, with_spans
-from fairseq_syntax.corpus.title import Spacing, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
@@ -180,7 +180,7 @@ def segment_file(
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
             if len(files) == 2:
-                files[1].write(title(made.lines, parsed_with=parsed_with(path)).encode())
+                files[1].write(header(made.lines, parsed_with=parsed_with(path)).encode())
             for note, body in made:
                 files[0].write(body[: note["bytes"]])
                 if len(files) == 2:

@@ -119,7 +119,7 @@ class LabelInventory:
         Raises:
             SyntaxDataError: the first text was parsed with other options or models
         """
-        from fairseq_syntax.corpus.title import parse_differences, parsed_with
+        from fairseq_syntax.corpus.header import parse_differences, parsed_with
 
         options = parsed_with(path)
         if self.parsed_with is None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_syntax.corpus.title import check_controls, controls, without_control
+from fairseq_syntax.corpus.header import check_controls, controls, without_control
 
 # The options of a parser, with its control where the parse is a control parse; None or empty: not recorded.
 ParsedWith = Mapping[str, Any] | None

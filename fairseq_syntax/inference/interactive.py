@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, parse_conllu_block, read_conllu, text_of
+from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.segmentation import spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory

@@ -110,8 +110,8 @@ class Control:
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
             raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
 
-    def for_title(self) -> list[str]:
-        """The names of controls for a parse's title, with the share of wrong arcs of ``damaged``."""
+    def for_header(self) -> list[str]:
+        """The names of controls for a parse's header, with the share of wrong arcs of ``damaged``."""
         options = {"damaged": f" --wrong-arcs {self.wrong_arcs!r}"}
         return [name + options.get(name, "") for name in self.names]
 

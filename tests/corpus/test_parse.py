@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
 from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, spell_out
-from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.parts import Parts

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from random_parses import numbers, random_tree
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import store_path
-from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
@@ -204,7 +204,7 @@ def test_splits_that_were_parsed_in_two_ways(toy, segmented, tmp_path, change, d
     """An error before the work, unless the labels are given: a model may be tried on another parser's parses."""
     for split, options in (("train", BEFORE), ("valid", BEFORE | change)):
         path = segmented / f"{split}.en.conllu"
-        rows = title(len(toy.lines[split]), parsed_with=options)
+        rows = header(len(toy.lines[split]), parsed_with=options)
         path.write_text(rows + path.read_text("utf-8").split("\n", 1)[1], encoding="utf-8")
     if differs:
         with data_error(*differs, path="valid.en.conllu"):

@@ -17,8 +17,8 @@ from scipy import stats
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu, owner, read_conllu
-from fairseq_syntax.corpus.title import check_controls, parsed_with
-from fairseq_syntax.corpus.title import controls as controls_of
+from fairseq_syntax.corpus.header import check_controls, parsed_with
+from fairseq_syntax.corpus.header import controls as controls_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab import control_trees
 from fairseq_syntax.lab.control_trees import STRUCTURES

@@ -25,10 +25,10 @@ from random_parses import numbers
 from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.corpus.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
+from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
-from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.sentences import is_parsed
@@ -221,7 +221,7 @@ def test_raw_text_is_parsed_as_the_training_text_was(toy, trained, tmp_path):
     shutil.copytree(toy.raw, tmp_path / "raw")
     options = ParserOptions("chain_parser", tokenizer="whitespace", min_prob=0.2, split_sentences=True).of_the_result
     file = tmp_path / "raw/train.en.conllu"
-    file.write_text(title(len(toy.lines["train"]), parsed_with=options) + file.read_text("utf-8"), encoding="utf-8")
+    file.write_text(header(len(toy.lines["train"]), parsed_with=options) + file.read_text("utf-8"), encoding="utf-8")
     toy_data.segment(tmp_path / "raw", tmp_path / "segmented")
     fairseq("preprocess", *toy_data.preprocess_options(tmp_path / "segmented", tmp_path / "data"))
     named = {"device": "cpu", "parser_name": "chain_parser"}
@@ -243,7 +243,7 @@ def test_a_checkpoint_remembers_the_control_that_it_was_trained_on(toy, trained,
     shutil.copytree(toy.raw, tmp_path / "raw")
     for split in ("train", "valid", "test"):
         file = tmp_path / "raw" / f"{split}.en.conllu"
-        file.write_text(title(len(toy.lines[split]), parsed_with=before) + file.read_text("utf-8"), encoding="utf-8")
+        file.write_text(header(len(toy.lines[split]), parsed_with=before) + file.read_text("utf-8"), encoding="utf-8")
     toy_data.segment(tmp_path / "raw", tmp_path / "segmented")
     controlled = tmp_path / "data"
     fairseq("preprocess", *toy_data.preprocess_options(tmp_path / "segmented", controlled))
@@ -262,7 +262,7 @@ def test_a_checkpoint_remembers_the_control_that_it_was_trained_on(toy, trained,
     with data_error("linear"):
         interactive(toy.data, checkpoint, real, *blocks)
     assert len(interactive(toy.data, checkpoint, tmp_path / "raw/test.en.conllu", *blocks)) == len(toy.lines["test"])
-    with toy_data.logged("fairseq_syntax.corpus.title") as said:  # the other way about it is said
+    with toy_data.logged("fairseq_syntax.corpus.header") as said:  # the other way about it is said
         generate(controlled, trained, tmp_path)
     assert "(linear)" in said.getvalue()
     # The server has one parser for all its models, in whatever order.

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, owner, text_of
+from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.tokenizers import (
     BasicTokenizer,
     SpacyTokenizer,
@@ -25,7 +26,6 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
     WhitespaceTokenizer,
     without_moses,
 )
-from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import file_sha256, fingerprint

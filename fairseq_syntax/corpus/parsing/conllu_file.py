@@ -7,8 +7,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu
+from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.parsed_line import take_spaces
-from fairseq_syntax.corpus.title import Spacing, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
@@ -59,13 +59,13 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
         lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
         spacing = Spacing()
         with atomic_open(output) as file:
-            file.write(title(n_lines, parsed_with=parsed_with(parse)))
+            file.write(header(n_lines, parsed_with=parsed_with(parse)))
             for line, expected in zip_longest(lines, texts):
                 if expected is not None:
                     with errors_in(parse):
                         take_spaces(line, expected)
                 if not line.words and line.line_number == 0:
-                    file.write("\n")  # keeps the title apart from nothing at all
+                    file.write("\n")  # ends the header, as no sentence of line 1 does
                 file.write(format_conllu(line))
                 spacing.add(line)
             step.begin()  # here, so that a parse that is refused leaves the record of what is there

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu
+from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
-from fairseq_syntax.corpus.title import title
 from fairseq_syntax.corpus.words import has_no_spaces, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -183,7 +183,7 @@ def merge(plan: Plan) -> Path:
 def _write(plan: Plan, made: MadeParts) -> None:
     with atomic_open_binary(plan.job.output) as file:
         options = {**plan.job.options.of_the_result, "models": plan.models}
-        file.write(title(plan.n_lines, parsed_with=options).encode())
+        file.write(header(plan.n_lines, parsed_with=options).encode())
         for _, body in made:
             file.write(body)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
-from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.data.tokens import load_tokens
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep

@@ -27,8 +27,8 @@ PARSED_WITH = "# parsed_with = "
 _LONGEST = 8  # rows: a file may be comments without end
 
 
-def title(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
-    """The rows of a title, each with its line end.
+def header(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
+    """The rows of the header, each with its line end.
 
     Args:
         n_lines: of the text
