@@ -104,7 +104,7 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     for truth, guess in zip(gold, parsed, strict=True):
         if truth.words != guess.words:
             raise SyntaxDataError(
-                f"line {truth.line_number + 1} has other words in the treebank than in the parse",
+                f"line {truth.line_number + 1} has different words in the treebank and in the parse",
                 hint="parse the treebank's own words",
             )
         if truth.words and guess.arcs is None:

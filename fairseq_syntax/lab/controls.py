@@ -106,7 +106,7 @@ class Control:
             if name not in CONTROLS:
                 raise SyntaxDataError(f"there is no control {name}", hint=meant(name, CONTROLS))
         if ("damaged" in self.names) != (self.wrong_arcs is not None):
-            raise SyntaxDataError("requires the control damaged, and damaged requires it", option="--wrong-arcs")
+            raise SyntaxDataError("applies to the control damaged, which requires it", option="--wrong-arcs")
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
             raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
 

@@ -88,7 +88,7 @@ class Diversifier:
     ) -> None:
         if not all(is_latent(m) and m.decoder.tags for m in models):
             raise SyntaxDataError(
-                "only a LaSyn model that has learnt tags can be given tag sequences",
+                "only a LaSyn model trained with tags accepts tag sequences",
                 hint="train lasyn_transformer with --criterion lasyn_em on a target that was parsed",
             )
         self.models, self.task, self.dataset, self.bigrams = models, task, dataset, bigrams

@@ -127,9 +127,9 @@ def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str) -> list[Table]
                         cells.append(p_value(difference.get("p_holm")))
                     tests.append([label, name, *cells])
             resampled = [entry for entry in intervals if "low" in entry["scores"][metric][names[0]]]
-            notes = ["in brackets: 95% intervals of the bootstrap"] if resampled else []
+            notes = ["in brackets: 95 % bootstrap intervals"] if resampled else []
             if resampled and len(resampled) < len(intervals):
-                notes.append(f"no intervals or tests of fewer than {LEAST_SENTENCES} sentences")
+                notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} sentences")
             tables.append(Table(f"{metric} by {one['property']}", [one["property"], "sentences", *names], rows, notes))
             if tests:
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])

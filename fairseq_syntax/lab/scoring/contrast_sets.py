@@ -145,7 +145,7 @@ def read_json(name: str, path: str) -> ContrastSet:
             try:
                 distance = _distance(one.get("distance"))
             except ValueError as error:
-                fail(number, f"is not of the layout: {error}")
+                fail(number, f"has another layout: {error}")
             row = contrast_set.row(number, one["contrastive"])
             contrast_set.items.append(Item(correct, row, str(one.get("type") or name), distance))
     return _checked(contrast_set, path)

@@ -74,7 +74,7 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
         kind, sentence, text = match[1], int(match[2]), match[3]
         if kind == "S":
             if sentence in sources:
-                raise SyntaxDataError(f"S-{sentence} stands twice", path=path, line=number, hint="give one run a file")
+                raise SyntaxDataError(f"S-{sentence} occurs twice", path=path, line=number, hint="give each run its own file")
             sources[sentence] = text
         elif kind == "D":
             score, _, translation = text.partition("\t")
@@ -90,7 +90,7 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
         raise SyntaxDataError(
             "fairseq-generate output without D- lines: H- lines are subword pieces",
             path=path,
-            hint="give the whole output of fairseq-generate, or detokenised plain text",
+            hint="give the whole output of fairseq-generate, or detokenized plain text",
         )
     count = max(nbest) + 1
     missing = [sentence for sentence in range(count) if sentence not in nbest]

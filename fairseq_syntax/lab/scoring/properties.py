@@ -102,7 +102,7 @@ class Property:
         except ValueError:
             raise SyntaxDataError(f"not numbers: {bounds!r}", hint="such as --by length@10,20,30") from None
         if edges is not None and not all(a < b for a, b in zip((-np.inf, *edges), (*edges, np.inf))):
-            raise SyntaxDataError(f"the bounds {bounds} do not rise", hint="such as --by length@10,20,30")
+            raise SyntaxDataError(f"the bounds {bounds} must increase", hint="such as --by length@10,20,30")
         return cls(name, edges)
 
     def value(self, line: ParsedLine) -> float:

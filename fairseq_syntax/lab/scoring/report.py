@@ -364,7 +364,7 @@ def _test_table(report: dict, baseline: str, tested: dict[str, dict]) -> Table:
             notes.append("randomization: the largest p over pairs of seeds")
     if report.get("groups", report["sentences"]) < LEAST_SENTENCES:
         kind = "groups" if "groups" in report else "sentences"
-        notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} {kind}")
+        notes.append(f"no bootstrap and randomization for fewer than {LEAST_SENTENCES} {kind}")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {baseline}", header, rows, notes)
