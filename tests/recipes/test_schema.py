@@ -135,6 +135,16 @@ def test_all_systems_run_with_the_first_seed_before_any_runs_with_the_next(tmp_p
     assert [str(run) for run in Plan(load(path), path).runs] == [f"{name}/{seed}" for seed in (4, 2) for name in names]
 
 
+def test_zero_is_a_value_as_any_other(tmp_path):
+    """Of options whose default is another number."""
+    path = with_systems(tmp_path, SYSTEMS)
+    plan = Plan(load(path, {"seeds": "[0]", "score": "{resamples: 0, trials: 0}"}), path)
+    train = next(stage for stage in plan.stages(plan.runs) if stage.kind == "train")
+    assert " --seed 0 " in str(train.commands[0])
+    score = plan.score(plan.tables()[0], plan.runs)
+    assert " --resamples 0 --trials 0 " in str(score.commands[0])
+
+
 def with_commands(folder: Path, before: str) -> Plan:
     """One command reads what another makes, and both come before the same stages; a third reads a model."""
     commands = f"""

@@ -65,7 +65,7 @@ def options(values: Mapping[str, Any]) -> list[Word]:
             words.append(option)
         elif isinstance(value, Mapping):
             words += [word for name, one in value.items() for word in (option, f"{name}={one}")]
-        elif value not in (None, False, "false", [], ()):
+        elif value is not None and value is not False and value not in ("false", [], ()):  # 0 is a value
             many = value if isinstance(value, (list, tuple)) else [value]
             words.append(Free(option) if all(isinstance(one, Free) or type(one) is Out for one in many) else option)
             words += [one if isinstance(one, Word) else str(one) for one in many]
