@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive
@@ -48,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.data.directory import dictionary_path
     from fairseq_syntax.data.inventory import label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
     from fairseq_syntax.data.tokens import make_dictionary
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     check_rereadable("it is read several times", *texts, *parses)
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
     with chosen_workers(args, count=args.workers) as workers:
-        path = os.path.join(args.output, f"dict.{args.lang}.txt")
+        path = dictionary_path(args.output, args.lang)
         step = Step.of("dictionary", [path], texts, **options)
         finished(path, f"{make_dictionary(step, texts, workers=workers, **options)} symbols")
         if parses:

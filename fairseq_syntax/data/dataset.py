@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_syntax.corpus.store.flat import concatenate
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, sizes_fingerprint
 from fairseq_syntax.data.directory import (
+    dictionary_path,
     file_fingerprint,
     folder_and_language,
     segmentation_of,
@@ -87,7 +88,7 @@ def check_against_tokens(
         raise SyntaxDataError(f"holds {len(store)} sentences, the tokens {len(sizes)}", path=store.path, hint=hint)
     prefix = store.path.removesuffix(STORE_SUFFIX)
     folder, lang = folder_and_language(prefix)
-    dictionary, segmenter = os.path.join(folder, f"dict.{lang}.txt"), segmentation_of(folder, lang)
+    dictionary, segmenter = dictionary_path(folder, lang), segmentation_of(folder, lang)
     for key, here, message in (
         ("tokens", sizes_fingerprint(sizes), "from another segmentation: its sentences have other lengths"),
         ("tokens_content", content or tokens_fingerprint(prefix), "beside other tokens of these lengths"),

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from fairseq_syntax.data.dataset import SideSyntax
 
 
+def dictionary_path(directory: str | os.PathLike[str], lang: str) -> str:
+    """The path of a language's dictionary in a directory."""
+    return os.path.join(directory, f"dict.{lang}.txt")
+
+
 def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
     """The path of a language's segmentation in a directory."""
     return os.path.join(directory, f"segmentation.{lang}.json")
@@ -44,7 +49,8 @@ def folder_and_language(prefix: str) -> tuple[str, str]:
 
 def language_files(lang: str) -> tuple[str, ...]:
     """The files of a language that all splits share: dictionary, labels, segmentation."""
-    return f"dict.{lang}.txt", f"labels.{lang}.json", f"segmentation.{lang}.json", f"segmentation.{lang}.model"
+    model = f"segmentation.{lang}.model"
+    return dictionary_path("", lang), labels_path("", lang), segmentation_path("", lang), model
 
 
 def split_files(split: str, source_lang: str, target_lang: str | None, *, combine: bool = False) -> re.Pattern[str]:
@@ -110,7 +116,7 @@ class DataDirectory:
 
     def dictionary_path(self, side: str) -> str:
         """The dictionary of a side."""
-        return os.path.join(self.path, f"dict.{self.langs[side]}.txt")
+        return dictionary_path(self.path, self.langs[side])
 
     def store_path(self, split: str, side: str) -> str:
         """The syntax of a side of a split; that of the opposite direction serves too, as fairseq's datasets do."""

@@ -48,6 +48,14 @@ def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: 
     return out
 
 
+def _visited(position: int, repeats: int, group: int) -> int:
+    """The batches that have been trained on ``repeats`` times at a position in an epoch.
+
+    A group in the middle of its visits does not count: a resumed run visits it as often as the others.
+    """
+    return position if repeats == 1 else position // (repeats * group) * group
+
+
 class TrainingBatches(EpochBatchIterator):
     """fairseq's epoch iterator, which repeats each group of batches K times.
 
@@ -134,9 +142,7 @@ class TrainingBatches(EpochBatchIterator):
         """[N] bool: the sentences that all processes together have trained on K times at a given position."""
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
-        group, shard = self.group(epoch), int(self.shard_id)
-        # A group in the middle of its K visits does not count: a resumed run visits it K times.
-        batches = position if self.repeats == 1 else position // (self.repeats * group) * group
+        batches, shard = _visited(position, self.repeats, self.group(epoch)), int(self.shard_id)
         try:
             for number in range(self.num_shards):
                 self.shard_id = number
@@ -161,13 +167,12 @@ class TrainingBatches(EpochBatchIterator):
         if "cutting" in state_dict and state_dict["cutting"] != self._cutting():
             state_dict = self._go_on_with_the_rest(state_dict)
         group = self.group(state_dict["epoch"])
-        before = state_dict.get("repeats", 1), state_dict.get("group", group), state_dict.get("num_shards")
         epoch, position = state_dict["epoch"], state_dict.get("iterations_in_epoch", 0)
-        if before not in ((self.repeats, group, self.num_shards), (self.repeats, group, None)):
-            repeats, group_before, shards = before
-            done = position if repeats == 1 else position // (repeats * group_before) * group_before
-            done = done * (shards or self.num_shards) // self.num_shards
-            position = done // group * group * self.repeats
+        repeats, group_before = state_dict.get("repeats", 1), state_dict.get("group", group)
+        shards = state_dict.get("num_shards") or self.num_shards
+        if (repeats, group_before, shards) != (self.repeats, group, self.num_shards):
+            batches = _visited(position, repeats, group_before) * shards // self.num_shards
+            position = batches // group * group * self.repeats
             if position >= self._length(epoch):  # what --skip-remainder-batch leaves out is another remainder now
                 epoch, position = epoch + 1, 0
         # fairseq counts iterations_in_epoch in batches of this process.

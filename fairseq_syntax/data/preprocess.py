@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
-from fairseq_syntax.data.directory import language_files, split_files
+from fairseq_syntax.data.directory import dictionary_path, language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines
@@ -27,6 +27,7 @@ from fairseq_syntax.runtime.manifest import note_files
 from fairseq_syntax.runtime.workers import Workers
 
 TASK = "syntax_translation"
+_OTHER_DICTIONARY = "give another --destdir, remove it, or take it with --srcdict and --tgtdict"
 logger = logging.getLogger(__name__)
 
 
@@ -140,7 +141,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             out,
             labels,
             lang=side.lang,
-            dictionary=str(_dictionary_path(args, side.lang)),
+            dictionary=dictionary_path(args.destdir, side.lang),
             workers=workers or args.workers,
         )
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
@@ -240,50 +241,56 @@ def _dictionary_files(args: Namespace) -> dict[str, str | None]:
     return {lang: joined if args.joined_dictionary else files[lang] for lang in languages(args)}
 
 
-def _dictionary_path(args: Namespace, lang: str) -> Path:
-    return Path(args.destdir, f"dict.{lang}.txt")
-
-
 def _make_dictionaries(args: Namespace) -> dict[str, Any]:
     """The dictionaries of all languages, each as ``dict.LANG.txt``: given ones, or equal to those that fairseq makes.
 
     Raises:
         SyntaxDataError: another dictionary has the name of one, or a file cannot be written
     """
-    from fairseq_syntax.data.tokens import load_dictionary, make_dictionary
+    from fairseq_syntax.data.tokens import load_dictionary
 
     files = _dictionary_files(args)
     missing = [lang for lang in files if files[lang] is None]
-    hint = "give another --destdir, remove it, or take it with --srcdict and --tgtdict"
-    made: list[tuple[Step, list[str], dict[str, int]]] = []
-    for group in filter(None, [missing] if args.joined_dictionary else [[lang] for lang in missing]):
-        side = "src" if args.source_lang in group else "tgt"
-        limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
-        texts = [f"{args.trainpref}.{lang}" for lang in group]
-        if args.joined_dictionary:  # of both texts, though it be written for the source alone
-            texts = [f"{args.trainpref}.{lang}" for lang in (args.source_lang, args.target_lang)]
-        outputs = [_dictionary_path(args, lang) for lang in group]
-        options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
-        options |= {f"{name}{side}": value for name, value in limits.items()}
-        step = Step.of("dictionary", outputs, texts, **options)
-        record = read_record(outputs[0])
-        for path in outputs:
-            if path.exists() and (record is None or record["made_from"] != step.made_from):
-                message = "exists, and was made from another text or with other options"
-                raise SyntaxDataError(message, path=path, hint=hint)
-        made.append((step, sorted(texts), limits))
-    for lang, source in files.items():
-        path = _dictionary_path(args, lang)
-        if source is not None and path.exists() and load_dictionary(path).symbols != load_dictionary(source).symbols:
-            raise SyntaxDataError(f"exists, and is another dictionary than {source}", path=path, hint=hint)
-    for step, texts, limits in made:
-        make_dictionary(step, texts, **limits, padding_factor=args.padding_factor, workers=args.workers)
-    for lang, source in files.items():
-        if source is not None:
-            content = Path(source).read_bytes()
-            with atomic_open_binary(_dictionary_path(args, lang)) as file:
-                file.write(content)
-    return {lang: load_dictionary(_dictionary_path(args, lang)) for lang in files}
+    groups = [missing] if args.joined_dictionary else [[lang] for lang in missing]
+    # All of them are checked before the first is made.
+    makers = [_dictionary_maker(args, langs) for langs in groups if langs]
+    copies = {dictionary_path(args.destdir, lang): file for lang, file in files.items() if file is not None}
+    for path, file in copies.items():
+        if os.path.exists(path) and load_dictionary(path).symbols != load_dictionary(file).symbols:
+            raise SyntaxDataError(f"exists, and is another dictionary than {file}", path=path, hint=_OTHER_DICTIONARY)
+    for make in makers:
+        make()
+    for path, file in copies.items():
+        content = Path(file).read_bytes()
+        with atomic_open_binary(path) as output:
+            output.write(content)
+    return {lang: load_dictionary(dictionary_path(args.destdir, lang)) for lang in files}
+
+
+def _dictionary_maker(args: Namespace, langs: list[str]) -> Callable[[], int]:
+    """What makes the dictionary of a language, or one of both, from the training text.
+
+    Raises:
+        SyntaxDataError: another dictionary has the name of one
+    """
+    from fairseq_syntax.data.tokens import make_dictionary
+
+    side = "src" if args.source_lang in langs else "tgt"
+    limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
+    # A joined one is of both texts, though it be written for the source alone.
+    sides = (args.source_lang, args.target_lang) if args.joined_dictionary else langs
+    texts = [f"{args.trainpref}.{lang}" for lang in sides]
+    outputs = [dictionary_path(args.destdir, lang) for lang in langs]
+    options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
+    options |= {f"{name}{side}": value for name, value in limits.items()}
+    step = Step.of("dictionary", outputs, texts, **options)
+    record = read_record(outputs[0])
+    for path in outputs:
+        if os.path.exists(path) and (record is None or record["made_from"] != step.made_from):
+            message = "exists, and was made from another text or with other options"
+            raise SyntaxDataError(message, path=path, hint=_OTHER_DICTIONARY)
+    more = {"padding_factor": args.padding_factor, "workers": args.workers}
+    return functools.partial(make_dictionary, step, sorted(texts), **limits, **more)
 
 
 def _make_tokens(

@@ -16,7 +16,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
 from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.dataset import check_against_tokens
-from fairseq_syntax.data.directory import folder_and_language
+from fairseq_syntax.data.directory import dictionary_path, folder_and_language
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
@@ -67,7 +67,7 @@ class Tokens:
 
         self.prefix = store.removesuffix(STORE_SUFFIX)
         folder, lang = folder_and_language(self.prefix)
-        self.dictionary = load_dictionary(os.path.join(folder, f"dict.{lang}.txt"))
+        self.dictionary = load_dictionary(dictionary_path(folder, lang))
         self.dataset = load_tokens(self.prefix)
 
     def by_word(self, sentence: int, counts: list[int]) -> list[list[str]]:

@@ -13,6 +13,7 @@ import torch
 from fairseq import utils
 
 from fairseq_syntax.corpus.segmentation import Segmenter
+from fairseq_syntax.data.directory import dictionary_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
@@ -136,8 +137,7 @@ def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], 
     """Copy the dictionaries, the segmentations and, for source factors, the labels."""
     languages = (task.cfg.source_lang, task.cfg.target_lang)
     for lang, segmenter in zip(languages, segmenters):
-        dictionary = f"dict.{lang}.txt"
-        (folder / dictionary).write_bytes(read_bytes(os.path.join(task.data_dir, dictionary)))
+        Path(dictionary_path(folder, lang)).write_bytes(read_bytes(dictionary_path(task.data_dir, lang)))
         if segmenter is not None:
             segmenter.save(os.path.join(folder, f"segmentation.{lang}"))
     if factors:

@@ -21,6 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
+from fairseq_syntax.data.directory import dictionary_path
+from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
 from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
@@ -136,8 +139,10 @@ class Layout:
 
     def dictionaries(self, control: str = "parse") -> list[Path]:
         """What all splits of the binarized data share: dictionaries and inventories of labels."""
-        labels = [self.bin(control) / f"labels.{lang}.json" for lang in self.sides()]
-        return [self.bin(control) / f"dict.{lang}.txt" for lang in self.langs] + labels
+        dictionaries = [dictionary_path(self.bin(control), lang) for lang in self.langs]
+        return [
+            Path(path) for path in (*dictionaries, *(labels_path(self.bin(control), lang) for lang in self.sides()))
+        ]
 
     def subset(self, split: str) -> str:
         """fairseq's name of a split: the tests are test, test1, ..."""
@@ -145,10 +150,9 @@ class Layout:
 
     def binarized(self, split: str, control: str = "parse") -> list[Path]:
         """The files of a split in the binarized data."""
-        prefix = f"{self.subset(split)}.{'-'.join(self.langs)}"
-        names = [f"{prefix}.{lang}.{end}" for lang in self.langs for end in ("bin", "idx")]
-        names += [f"{prefix}.{lang}.syntax.arrow" for lang in self.sides()]
-        return [self.bin(control) / name for name in names]
+        pair = self.bin(control), self.subset(split), *self.langs
+        tokens = [f"{tokens_prefix(*pair, lang)}.{end}" for lang in self.langs for end in ("bin", "idx")]
+        return [Path(path) for path in (*tokens, *(store_path(*pair, lang) for lang in self.sides()))]
 
     def model(self, run: Run) -> Path:
         """The folder of a run's model."""
