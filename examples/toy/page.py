@@ -16,7 +16,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import main_table
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.scoring import tables
-from fairseq_syntax.lab.scoring.tables import number
+from fairseq_syntax.lab.scoring.tables import number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +55,7 @@ def section(name: str) -> str:
         of_runs = [facts for run, facts in results.facts.items() if run.system == system]
         (entry,) = (one for one in results.reports[hard]["systems"] if one["name"] == system)
         exact, deviation = entry["mean"]["exact"], entry["sd"]["exact"]
-        match = number(exact, 1) + (f" ± {number(deviation, 1)}" if deviation is not None else "")
+        match = over_seeds(exact, deviation, 1)
         rest = (means[system]["exact"] - share * exact) / (1 - share)
         heads = [key for key in ("UAS, test", "UAS, encoder", "UAS, decoder") if key in of_runs[0]["values"]]
         uas = " / ".join(number(statistics.fmean(one["values"][key] for one in of_runs), 1) for key in heads)

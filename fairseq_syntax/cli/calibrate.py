@@ -21,10 +21,9 @@ from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.header import controls, parsed_with
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, assemble, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import Surface
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import check_output
+from fairseq_syntax.runtime.files import check_output, errors_in
 
 if TYPE_CHECKING:
     from fairseq_syntax.lab.calibration import Sample
@@ -76,10 +75,8 @@ def main(args: argparse.Namespace) -> int:
         # the treebank's words, in its sentences of any length
         options = parser_options(args, distributions=True, tokenizer="whitespace", max_words=10**9)
         parsed = _parse(load_parser(options), gold)
-    try:
+    with errors_in(args.parsed or args.gold):
         sample = calibration.compare(gold, parsed)
-    except SyntaxDataError as error:
-        raise SyntaxDataError(error.message, path=args.parsed or args.gold, hint=error.hint) from error
     report, curves = _report(sample, args.bins, _temperatures(args))
     if args.picture is not None:
         save(reliability_diagram(curves), args.picture)

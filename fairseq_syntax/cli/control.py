@@ -14,7 +14,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.controls import CONTROLS, Control
 from fairseq_syntax.runtime.bounds import real, whole
 from fairseq_syntax.runtime.console import finished, progress
-from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, make_folder
+from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, errors_in, make_folder
 
 COMMAND = Command(
     group="research",
@@ -52,17 +52,14 @@ def main(args: argparse.Namespace) -> int:
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
     make_folder(Path(args.output).parent)
     segmented = False
-    with atomic_open(args.output) as file:
-        parser_options = {**(before or {}), "control": [*controls(before), *control.for_header()]}
+    parser_options = {**(before or {}), "control": [*controls(before), *control.for_header()]}
+    with atomic_open(args.output) as file, errors_in(args.input):
         file.write(header(n_lines, parsed_with=parser_options))
-        try:
-            for number, line in enumerate(control(lines)):
-                segmented |= any(token.pieces is not None for token in line.tokens)
-                if number == 0 and not line.words:
-                    file.write("\n")  # keeps the title apart from nothing at all
-                write_conllu(file, line)
-        except SyntaxDataError as error:
-            raise SyntaxDataError(error.message, path=args.input, line=error.line, hint=error.hint) from None
+        for number, line in enumerate(control(lines)):
+            segmented |= any(token.pieces is not None for token in line.tokens)
+            if number == 0 and not line.words:
+                file.write("\n")  # keeps the header apart from nothing at all
+            write_conllu(file, line)
     report = control.report
     if "shuffled" in args.control and report.without_partner:
         print(

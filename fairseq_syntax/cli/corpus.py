@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
+from fairseq_syntax.cli.options import PAIRS, SEVERAL, add_languages, natural, positive
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import say
 
@@ -21,17 +21,6 @@ COMMAND = Command(
             --output text""",
     step=0,
 )
-
-
-def name_and_value(text: str) -> tuple[str, str]:
-    """The parts of ``NAME=VALUE``."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"NAME=VALUE is wanted, not {text}")
-    return name, value
-
-
-PAIRS: dict[str, Any] = {**SEVERAL, "type": name_and_value, "default": []}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

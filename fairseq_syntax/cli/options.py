@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 # An option of several values; they add up where it is repeated.
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    """The parts of ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"NAME=VALUE is wanted, not {text}")
+    return name, value
+
+
+PAIRS: dict[str, Any] = {**SEVERAL, "type": _name_and_value, "default": []}
 # For ``type=``: ``--help`` shows the range of each.
 positive = whole(1)
 natural = whole(0)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.corpus import PAIRS
-from fairseq_syntax.cli.options import SEVERAL, natural, positive
+from fairseq_syntax.cli.options import PAIRS, SEVERAL, natural, positive
 from fairseq_syntax.lab.recipes.stages import KINDS, shown
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished

@@ -22,7 +22,7 @@ from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
 from fairseq_syntax.lab.scoring.shares import by_table, share_table
-from fairseq_syntax.lab.scoring.tables import Table, number
+from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 _SHARES = """\
@@ -185,8 +185,7 @@ def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> l
     """Score, gain and whether it is significant."""
     if entry is None:
         return ["–", "–", "–"]
-    deviation = entry["sd"][metric]
-    score = number(entry["mean"][metric]) + (f" ± {number(deviation)}" if deviation is not None else "")
+    score = over_seeds(entry["mean"][metric], entry["sd"][metric])
     tests = entry.get("tests", {}).get(metric)
     if is_baseline or tests is None:
         return [score, "", ""]
@@ -260,8 +259,8 @@ def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int)
         row = [system]
         for name in names:
             values = [one[name] for one in of_runs if name in one]
-            text = number(statistics.fmean(values) if values else None, digits)
-            row.append(text + (f" ± {number(statistics.stdev(values), digits)}" if len(values) > 1 else ""))
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            row.append(over_seeds(statistics.fmean(values) if values else None, deviation, digits))
         if any(of_runs):
             rows.append(row)
     return Table(title, ["system", *names], rows)

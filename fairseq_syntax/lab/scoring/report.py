@@ -31,7 +31,7 @@ from fairseq_syntax.lab.scoring.significance import (
     seed_test,
     sentence_tests,
 )
-from fairseq_syntax.lab.scoring.tables import Table, number, p_value
+from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds, p_value
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import named_files
 
@@ -330,9 +330,7 @@ def _score_table(report: dict) -> Table:
         row = [system["name"]] + ([str(len(system["runs"]))] if seeds else [])
         for metric in metrics:
             digits = 3 if metric in (DISTINCT, "BEER") else 2
-            deviation = system["sd"][metric]
-            text = "" if deviation is None else f" ± {number(deviation, digits)}"
-            row.append(number(system["mean"][metric], digits) + text)
+            row.append(over_seeds(system["mean"][metric], system["sd"][metric], digits))
         rows.append(row)
     header = ["system"] + (["seeds"] if seeds else []) + metrics
     notes = ["mean ± standard deviation over the seeds"] if seeds else []

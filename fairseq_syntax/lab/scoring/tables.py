@@ -48,6 +48,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def over_seeds(mean: float | None, deviation: float | None, digits: int = 2) -> str:
+    """``12.30 ± 0.40``: mean and standard deviation over seeds; without a deviation, as of one seed, the mean alone."""
+    return number(mean, digits) + ("" if deviation is None else f" ± {number(deviation, digits)}")
+
+
 def p_value(p: float | None, *, star: bool = True) -> str:
     """Format a p value as ``0.012*`` (the star is optional and marks p < 0.05), ``<0.001*``, or ``–`` for none."""
     if p is None or math.isnan(p):
