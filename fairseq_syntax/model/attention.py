@@ -1,7 +1,7 @@
-"""Self-attention whose scores a syntax system may change, and from which it may read them.
+"""Self-attention whose scores syntax systems can change and read.
 
-A system says what it does to the scores by a small value object, a :class:`ScoreTerm`; the attention does not
-know the systems. With no term and nothing to observe it is fairseq's own attention, by the same code path.
+A system describes its change of the scores by a small value object, a :class:`ScoreTerm`; the attention does not
+know the systems. Without terms and observed heads, it runs fairseq's own attention.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["HeadInputs", "ScoreTerm"]
 
 
 class HeadInputs(NamedTuple):
-    """The inputs of a term's heads. T counts queries and S keys, which are the same in an encoder.
+    """The inputs of the heads of a term, for T queries and S keys (T = S in an encoder).
 
     Attributes:
         x: [T, B, C], the input of the attention at the queries
         memory: [S, B, C], its input at the keys; in search it is ``x`` unless the term ``needs_memory``
-        q: [B, h, T, d] of the term's heads, already divided by ``√d``
-        k, v: [B, h, S, d] of the term's heads
-        tensors: the term's own :attr:`ScoreTerm.tensors`
+        q: [B, h, T, d], the queries of the term's heads, already divided by ``√d``
+        k, v: [B, h, S, d], their keys and values
+        tensors: :attr:`ScoreTerm.tensors` of the term
     """
 
     x: Tensor
@@ -38,17 +38,18 @@ class HeadInputs(NamedTuple):
 
 
 class ScoreTerm:
-    """A change that one system makes to the scores or values of some heads, in one layer and for one batch.
+    """A system's change of the scores or values of some heads, in one layer and for one batch.
 
-    It is made once per forward pass and passed to the layer as an argument, so that activation checkpointing
-    recomputes with the same term.
+    It is created once per forward pass and passed to the layer as an argument, so that activation checkpointing
+    recomputes the layer with the same term.
 
     Attributes:
-        heads: the heads that it touches
-        without_dropout: its heads have no dropout on attention weights, so that :meth:`attend` may be used in training
-        tensors: results of other layers that the term computes with and that take a gradient. They travel as arguments
-            of the layer, for activation checkpointing to see them: use those of :class:`HeadInputs`, not these
-        needs_memory: in a decoder's search, keep the inputs of all steps for :attr:`HeadInputs.memory`
+        heads: the heads that are changed
+        without_dropout: whether these heads have no dropout on attention weights, so that training can use
+            :meth:`attend`
+        tensors: results of other layers that the term uses and that need a gradient. They are passed as arguments of
+            the layer, since activation checkpointing only sees those; use :attr:`HeadInputs.tensors`, not these
+        needs_memory: whether a decoder's search keeps the inputs of all steps for :attr:`HeadInputs.memory`
     """
 
     heads: slice = slice(None)
@@ -57,11 +58,11 @@ class ScoreTerm:
     needs_memory: bool = False
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        """The dense reference form.
+        """The changed scores: the dense reference form.
 
         Args:
-            scores: [B, h, T, S], ``QKᵀ/√d`` of the touched heads, before the masks and the softmax
-            inputs: what else there is of these heads
+            scores: [B, h, T, S], ``QKᵀ/√d`` of the term's heads, before the masks and the softmax
+            inputs: the inputs of these heads
 
         Returns:
             [B, h, T, S]
@@ -69,37 +70,38 @@ class ScoreTerm:
         return scores
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
-        """A term added to the heads' output, such as values of relative positions: ``Σ_j weights_ij a_ij``.
+        """What is added to the heads' output, such as the values of relative positions, ``Σ_j weights_ij a_ij``.
 
         Args:
             weights: [B, h, T, S], after the softmax and dropout
 
         Returns:
-            [B, h, T, d], or None for nothing
+            [B, h, T, d], or None if nothing is added
         """
         return None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Another form of the same function, for all heads of the layer; used where this is the only term, no scores
-        are observed, and no weights are dropped.
+        """A faster form of the same function, for all heads of the layer.
+
+        It is used if this is the only term, no scores are observed, and no weights are dropped.
 
         Args:
-            q, k, v: [B, H, T, d] of all heads; ``q`` is already divided by ``√d``
-            key_padding_mask: [B, T], True on padding; None where there is none
+            q, k, v: [B, H, T, d], of all heads; ``q`` is already divided by ``√d``
+            key_padding_mask: [B, T], True on padding; None if there is no padding
 
         Returns:
-            [B, H, T, d], or None where this term has no other form here
+            [B, H, T, d], or None if the term has no faster form for these inputs
         """
         return None
 
 
 class WhereParsed(ScoreTerm):
-    """A term for the sentences that have a parse; the others' heads attend as if there were no term.
+    """A term for the sentences that have a parse; the others have another term, or plain attention.
 
     Args:
-        term: what is done with a parse
-        parsed: [B] bool
-        otherwise: what is done without one (default: nothing)
+        term: the term of sentences with a parse
+        parsed: [B] bool, True for sentences with a parse
+        otherwise: the term of the others; None for plain attention
     """
 
     def __init__(self, term: ScoreTerm, parsed: Tensor, otherwise: ScoreTerm | None = None) -> None:
@@ -134,13 +136,13 @@ def plain_attention(
     drop: float = 0.0,
     attn_mask: Tensor | None = None,
 ) -> Tensor:
-    """PyTorch's own attention, in one kernel where there is one: [B, H, T, d].
+    """PyTorch's attention, in a fused kernel if the device has one: [B, H, T, d].
 
     Args:
         q, k, v: [B, H, T or S, d]; ``q`` is already divided by ``√d``
         key_padding_mask: [B, S], True on padding
-        drop: probability to drop a weight
-        attn_mask: [T, S] added to the scores
+        drop: the dropout probability of the weights
+        attn_mask: [T, S], added to the scores
     """
     if attn_mask is not None:
         mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
@@ -155,7 +157,7 @@ class SyntaxSelfAttention(MultiheadAttention):
     Args:
         embed_dim: C
         num_heads: H
-        project_scores: False leaves out the query and key projections, for terms that replace the scores
+        project_scores: whether there are query and key projections; a layer whose scores are all replaced needs none
     """
 
     def __init__(self, embed_dim: int, num_heads: int, *, project_scores: bool = True, **kwargs) -> None:
@@ -179,11 +181,11 @@ class SyntaxSelfAttention(MultiheadAttention):
         Args:
             query: [T, B, C]
             key_padding_mask: [B, T], True on padding
-            attn_mask: [T, T] added to the scores, with −inf where the future is masked
-            terms: applied in turn to the scores of their heads
-            observe: heads whose scores are wanted
-            tensors: :attr:`ScoreTerm.tensors` of all terms, in turn
-            incremental_state: of a decoder's search: ``query`` is [1, B, C] and the keys are those of all steps
+            attn_mask: [T, T], added to the scores, with −inf where the future is masked
+            terms: applied to the scores of their heads, in this order
+            observe: the heads whose scores are returned
+            tensors: :attr:`ScoreTerm.tensors` of all terms, concatenated
+            incremental_state: the state of a decoder's search: ``query`` is [1, B, C], and the keys are of all steps
 
         Returns:
             [T, B, C], and the observed scores [B, len(observe), T, T] after the terms and before the mask, or None
@@ -202,7 +204,7 @@ class SyntaxSelfAttention(MultiheadAttention):
         if self.project_scores:
             q, k = self._split(self.q_proj(query) * self.scaling), self._split(self.k_proj(query))
         else:
-            q = k = torch.zeros_like(v)  # the shape of what a term replaces, and is not read
+            q = k = torch.zeros_like(v)  # a term replaces the scores; only the shape is used
         memory = query
         if incremental_state is not None:
             wanted = any(term.needs_memory for term in terms)
@@ -217,9 +219,11 @@ class SyntaxSelfAttention(MultiheadAttention):
 
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
         (q_dense, k_dense, v_dense), others = divided(dense, q, k, v)
-        scores = q_dense @ k_dense.transpose(2, 3)  # [B, h, T, T], first to last touched head
+        scores = q_dense @ k_dense.transpose(
+            2, 3
+        )  # [B, h, T, S], from the first to the last head with a term or observed
         remaining = iter(tensors)
-        placed: list[tuple[ScoreTerm, slice, HeadInputs]] = []  # the heads counted from the first touched one
+        placed: list[tuple[ScoreTerm, slice, HeadInputs]] = []  # heads count from the first one of the dense part
         for term in terms:
             start, stop, _ = term.heads.indices(self.num_heads)
             heads = slice(start - dense.start, stop - dense.start)
@@ -228,10 +232,10 @@ class SyntaxSelfAttention(MultiheadAttention):
             inputs = HeadInputs(query, memory, q_term, k_term, v_term, term_tensors)
             placed.append((term, heads, inputs))
             scores = with_heads(scores, heads, term.scores(of_heads(scores, heads), inputs))
-        # one by one: a list of indices would be copied to the device, and waited for
+        # One by one, since a list of indices would be copied to the device, and the host would wait.
         observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None
         scores = masked(scores, key_padding_mask, attn_mask)
-        # In float32 as fairseq does it: a half-precision softmax loses the small weights.
+        # In float32 as in fairseq: a softmax in half precision loses small weights.
         all_weights = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
         weights = self.dropout_module(all_weights)
         for term, heads, _ in placed:
@@ -253,11 +257,15 @@ class SyntaxSelfAttention(MultiheadAttention):
         incremental_state: dict[str, dict[str, Tensor | None]],
         memory: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Keys and values [B, H, S, d], inputs [S, B, C] and padding [B, S] of all steps of a search; they are kept in
-        fairseq's own state, whose rows the search reorders.
+        """Keys and values [B, H, S, d], inputs [S, B, C] and padding [B, S] of all steps of a search.
+
+        They are stored in fairseq's incremental state, whose rows the search reorders.
+
+        Args:
+            memory: whether to store the inputs; otherwise those of this step are returned
         """
         saved = self._get_input_buffer(incremental_state)
-        x = x.transpose(0, 1)  # [B, T, C], as all that is kept begins with the rows of the search
+        x = x.transpose(0, 1)  # [B, T, C]: everything that is stored has the rows of the search first
         if (past := saved.get("prev_key")) is not None:
             k = torch.cat([past, k], dim=2)  # [B, H, S, d]
             v = torch.cat([saved["prev_value"], v], dim=2)  # type: ignore[list-item]
@@ -273,18 +281,18 @@ class SyntaxSelfAttention(MultiheadAttention):
         return k, v, x.transpose(0, 1), None if padding is None else padding.bool()
 
     def _split(self, x: Tensor) -> Tensor:
-        """[T, B, C] to [B, H, T, d]."""
+        """Split [T, B, C] into heads: [B, H, T, d]."""
         heads = x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim)  # [T, B, H, d]
         return heads.permute(1, 2, 0, 3)  # [B, H, T, d]
 
     def _merge(self, out: Tensor) -> Tensor:
-        """[B, H, T, d] to [T, B, C], through the output projection."""
+        """Join the heads [B, H, T, d] and apply the output projection: [T, B, C]."""
         joined = out.permute(2, 0, 1, 3).flatten(2)  # [T, B, H, d] to [T, B, H d]
         return self.out_proj(joined)
 
 
 def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
-    """Scores [B, H, T, S] with −inf on what a query must not see; arguments as in :func:`causal_mask`."""
+    """Scores [B, H, T, S] with −inf at masked keys; the masks are those of :func:`causal_mask`."""
     if attn_mask is not None:
         return scores + causal_mask(attn_mask, key_padding_mask)
     if key_padding_mask is not None:
@@ -293,17 +301,17 @@ def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | 
 
 
 def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """The mask added to the scores where both the future and padding are masked.
+    """The mask of both the future and padding, to be added to the scores.
 
-    With padding on the left, the queries of padding have no key at all; they see everything, as a row that is masked
-    as a whole would have no softmax, and its NaN would reach all gradients. What they attend to is nobody's key.
+    With padding on the left, a query on padding has no unmasked key. It sees all keys instead, since the softmax of a
+    fully masked row is NaN, which would reach all gradients. Its output is not used: padding is never a key.
 
     Args:
         attn_mask: [T, S], with −inf where the future is masked
-        key_padding_mask: [B, S], True on padding; None where there is none
+        key_padding_mask: [B, S], True on padding; None if there is no padding
 
     Returns:
-        [B, 1, T, S], or ``attn_mask`` where there is no padding
+        [B, 1, T, S], or ``attn_mask`` if there is no padding
     """
     if key_padding_mask is None:
         return attn_mask
@@ -314,25 +322,26 @@ def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 
 
-# Slicing and joining are copies, with two more in the gradient: none is made where the heads are all there are.
+# Slicing and concatenating copy, twice more in the backward pass; the functions below copy nothing if all heads are
+# selected.
 
 
 def of_heads(x: Tensor, heads: slice) -> Tensor:
-    """The heads of ``x`` [B, H, …]."""
+    """The selected heads of ``x`` [B, H, …]."""
     return x if heads.stop - heads.start == x.size(1) else x[:, heads]
 
 
 def with_heads(x: Tensor, heads: slice, value: Tensor) -> Tensor:
-    """``x`` [B, H, …] with ``value`` [B, h, …] in place of those heads."""
+    """``x`` [B, H, …] with the selected heads replaced by ``value`` [B, h, …]."""
     if heads.stop - heads.start == x.size(1):
         return value
     return torch.cat([x[:, : heads.start], value, x[:, heads.stop :]], dim=1)
 
 
 def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple[Heads | None, Heads | None]]:
-    """Those heads of queries, keys and values [B, H, T, d], and the others before and after; None where there are none.
+    """Queries, keys and values [B, H, T, d] of the selected heads, and of those before and after them (None if none).
 
-    Divided and not sliced: its gradient is joined in one operation.
+    ``split`` and not slices, since its gradient is one concatenation.
     """
     start, stop, _ = heads.indices(q.size(1))
     sizes = [start, stop - start, q.size(1) - stop]
@@ -344,12 +353,12 @@ def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple
 
 
 def with_plain_heads(special: Tensor, others: tuple[Heads | None, Heads | None], *options: Any) -> Tensor:
-    """Join some heads with the others, which take PyTorch's own attention: [B, H, T, d].
+    """Join the output of the selected heads with that of the others, which have plain attention: [B, H, T, d].
 
     Args:
-        special: [B, h, T, d], what some heads attend to
-        others: queries, keys and values of the heads before and after those, by :func:`divided`
-        options: of :func:`plain_attention`, after these
+        special: [B, h, T, d], the output of the selected heads
+        others: the queries, keys and values of the heads before and after them, from :func:`divided`
+        options: further arguments of :func:`plain_attention`
     """
     before, after = (None if part is None else plain_attention(*part, *options) for part in others)
     parts = [part for part in (before, special, after) if part is not None]
@@ -357,6 +366,6 @@ def with_plain_heads(special: Tensor, others: tuple[Heads | None, Heads | None],
 
 
 def _hull(heads: Sequence[slice], num_heads: int) -> slice:
-    """The smallest run of heads that covers all of them."""
+    """The smallest range of heads that covers all of them."""
     bounds = [h.indices(num_heads)[:2] for h in heads]
     return slice(min(b[0] for b in bounds), max(b[1] for b in bounds))

@@ -1,4 +1,4 @@
-"""A Transformer decoder that takes syntax systems: heads of its self-attention, and another output layer."""
+"""A Transformer decoder with syntax systems, in its self-attention or with an output layer of their own."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class DecoderSystem(HeadSystem):
-    """One system's part in the decoder: in its self-attention as in an encoder's, or as a decoder of its own.
+    """A system in the decoder: in its self-attention, as in an encoder, or with a decoder of its own.
 
-    Its ``training_needs`` are of the target's parse. A term sees each query and the keys before it: all at once in
-    training, one query a step in search, where ``HeadInputs.memory`` is kept for terms that want it
+    Its ``training_needs`` refer to the target's parse. A term sees each query and the keys before it: all at once in
+    training; in search one query per step, with ``HeadInputs.memory`` for terms that request it
     (:attr:`~fairseq_syntax.model.attention.ScoreTerm.needs_memory`).
     """
 
     def decoder(
         self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
     ) -> SyntaxTransformerDecoder | None:
-        """The decoder, where the system brings its own; one system of a model may."""
+        """The system's own decoder, if it has one; at most one system of a model may."""
         return None
 
 
 DECODER_SYSTEMS: Registry[DecoderSystem] = Registry("decoder")
-register_decoder_system = DECODER_SYSTEMS.register  # a name for --decoder-syntax
+register_decoder_system = DECODER_SYSTEMS.register  # by its name in --decoder-syntax
 
 
 def build_decoder(
     cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
 ) -> SyntaxTransformerDecoder:
-    """The decoder that the systems make together.
+    """Build the decoder with its systems.
 
     Raises:
-        SyntaxDataError: they cannot be combined
+        SyntaxDataError: the systems cannot be combined
     """
     decoders = {
         name: decoder for name, s in systems.items() if (decoder := s.decoder(cfg, dictionary, embed_tokens, systems))
@@ -58,7 +58,7 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer, with a self-attention that takes score terms; arguments as in :class:`SyntaxLayer`.
 
     Raises:
-        SyntaxDataError: an option of fairseq's that this layer does not have
+        SyntaxDataError: this layer does not support an option of fairseq's
     """
 
     def __init__(self, plan: LayerPlan, cfg: TransformerConfig, no_encoder_attn: bool) -> None:
@@ -81,7 +81,7 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """[T, B, C] to [T, B, C]; attention over the source by head; observed scores of the self-attention."""
+        """Output [T, B, C], attention over the source (by head), and observed scores of the self-attention."""
         options = {"terms": terms, "observe": observe, "tensors": tensors, "incremental_state": incremental_state}
         x, observed = self_attention(self, x, self_attn_padding_mask, self_attn_mask, **options)
         attention = None
@@ -107,7 +107,7 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
 
 
 class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
-    """fairseq's Transformer decoder with syntax systems; fairseq's own runs where no layer has any."""
+    """fairseq's Transformer decoder with syntax systems; without systems in its layers, fairseq's own code runs."""
 
     side = "decoder"
 
@@ -120,7 +120,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
             raise SyntaxDataError("--base-layers cannot be combined with systems in the decoder's self-attention")
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
-        """The next layer, with the parts of the systems in it."""
+        """Build the next layer, with the systems that act in it."""
         plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_decoder_layer(cfg, no_encoder_attn)
@@ -135,7 +135,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """fairseq's features [B, T, C] and extras; ``decoder_step`` is the :class:`Step` where systems have a part."""
+        """fairseq's features [B, T, C] and extras; with systems in a layer also the :class:`Step`, ``decoder_step``."""
         if not any(self._plans):
             return super().extract_features(
                 prev_output_tokens,
@@ -147,7 +147,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
             )
         alignment_layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
         step = Step(prev_output_tokens, prev_output_tokens.eq(self.padding_idx))
-        x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C], of the last token only in search
+        x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C]; in search, the last token only
         padding = step.padding[:, -len(x) :]
         source, source_padding = _source(encoder_out)
         shared = {
@@ -166,7 +166,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
             if self._plans[number] is None:
                 x, over_source, _ = layer(x, need_attn=wanted, need_head_weights=wanted, **shared)
             else:
-                observe = incremental_state is None  # no loss is asked of a search
+                observe = incremental_state is None  # a search computes no loss
                 x, over_source = self.run_layer(number, layer, step, observe, x, need_attn=wanted, **shared)
             states.append(x)
             if wanted and over_source is not None:
@@ -179,7 +179,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         return x, {"attn": [attention], "inner_states": states, "decoder_step": step}
 
     def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
-        """Embedded tokens [T, B, C], as fairseq embeds them."""
+        """The embedded tokens [T, B, C], as in fairseq."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)

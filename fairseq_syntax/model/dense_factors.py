@@ -1,10 +1,9 @@
-"""Attention whose scores are multiplied by a factor, or to which one is added: one operation, forward and backward.
+"""Attention whose scores are multiplied by a factor, or have one added, as one operation with its own backward pass.
 
-Written out in single operations, autograd keeps the scores before and after the factor and the weights, each
-``[B, H, T, T]``, and makes as many gradients of that size. Here the scores become the weights in place, nothing but the
-weights is kept of them, and their gradient is made in place too. It is the same function as
-``softmax(q kᵀ ⊙ P) v``, for sentences short enough that ``[T, T]`` is no burden; for factors that are mostly zero see
-:mod:`fairseq_syntax.model.sparse_factors`.
+With single operations, autograd would store the scores before and after the factor as well as the weights, each
+``[B, H, T, T]``, and compute as many gradients of that size. Here the scores become the weights in place, only the
+weights are stored, and their gradient is computed in place too. The function is ``softmax(q kᵀ ⊙ P) v``, for sentences
+short enough for ``[T, T]`` tensors; for factors that are mostly zero, see :mod:`fairseq_syntax.model.sparse_factors`.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def dense_factor_attention(
 
     Args:
         q, k, v: [B, H, T, d], q already divided by √d
-        factor: P, broadcasts to [B, h, T, T]; it gets no gradient
+        factor: P, which broadcasts to [B, h, T, T]; it gets no gradient
         key_padding_mask: [B, T] bool, True on padding
-        heads: the h heads that P is for; the others attend as ever
-        add: add P in place of multiplying by it
+        heads: the h heads that have a factor; the others have plain attention
+        add: add P instead of multiplying by it
 
     Returns:
         [B, H, T, d] of the dtype of ``v``
@@ -59,7 +58,7 @@ class _DenseFactorAttention(torch.autograd.Function):
                 scaled.mul_(factor)
             if mask is not None:
                 weights.masked_fill_(mask, float("-inf"))
-            # Half precision is summed in float32 inside.
+            # PyTorch's softmax sums half precision in float32.
             torch.softmax(weights, dim=3, out=weights)
             ctx.save_for_backward(q, k, v, weights, *(() if add else (factor,)))
             ctx.heads = heads

@@ -1,4 +1,4 @@
-"""A Transformer encoder that takes any number of syntax systems, each with its own part in it."""
+"""A Transformer encoder with any number of syntax systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["EncoderSystem", "register_encoder_system"]
 
 
 class EncoderSystem(HeadSystem):
-    """One system's part in the encoder. A new system is one subclass in one file.
+    """A system in the encoder. A new system is one subclass in one file.
 
     What it may do to attention heads is in :class:`~fairseq_syntax.model.heads.HeadSystem`, and here what else it may
     change. A system that reads labels gets their inventory from :func:`remember_labels` when it is built.
@@ -39,14 +39,14 @@ class EncoderSystem(HeadSystem):
         return positions
 
     def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
-        """A module of the system after a layer, such as a graph convolution.
+        """The output of the system's module after a layer, such as a graph convolution.
 
-        It runs whether or not ``--encoder-layerdrop`` leaves the layer out. Several systems' blocks after one layer
-        run in the order of the option.
+        It runs even if ``--encoder-layerdrop`` drops the layer. The blocks of several systems after one layer run in
+        the order of the option.
 
         Args:
-            x: [T, B, C], the layer's output; rows of padding mean nothing
-            layer: which of :meth:`blocks`
+            x: [T, B, C], the layer's output; rows of padding are undefined
+            layer: one of :meth:`blocks`
 
         Returns:
             [T, B, C]
@@ -55,18 +55,17 @@ class EncoderSystem(HeadSystem):
 
 
 ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry("encoder")
-register_encoder_system = ENCODER_SYSTEMS.register  # a name for --encoder-syntax
+register_encoder_system = ENCODER_SYSTEMS.register  # by its name in --encoder-syntax
 
 
 REMEMBERED_NAMES.update({f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")})
 
 
 def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]:
-    """The label inventory of a column (``deprel``, ``upos``, ``xpos``), noted in ``args`` and so in the checkpoint.
+    """The label inventory of a column (``deprel``, ``upos``, ``xpos``), recorded in ``args`` and so in the checkpoint.
 
     Raises:
-        SyntaxDataError: ``args`` comes from a checkpoint that was trained with another inventory: the ids would mean
-            other labels
+        SyntaxDataError: ``args`` comes from a checkpoint with another inventory, so that ids would mean other labels
     """
     labels = list(task.source_labels[column])
     saved = getattr(args, f"source_{column}_labels", None)
@@ -90,7 +89,7 @@ class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
-        """[T, B, C] to [T, B, C], and the observed scores; see :class:`SyntaxSelfAttention`."""
+        """Output [T, B, C] and observed scores; arguments as in :class:`SyntaxSelfAttention`."""
         x, observed = self_attention(self, x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
         return feed_forward(self, x), observed
 
@@ -101,7 +100,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
     side = "encoder"
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """The next layer, with the parts of the systems in it."""
+        """Build the next layer, with the systems that act in it."""
         plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_encoder_layer(cfg)
@@ -124,17 +123,17 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
 
         Args:
             src_tokens: [B, T], padded on either side, each sentence ending in ``</s>``
-            src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`); may be missing where no system needs it
-            return_all_hiddens: also return every layer's output
-            token_embeddings: [B, T, C] in place of the embedded tokens
-            observe: whether to read the scores of the supervised heads; search does not
+            src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`); optional if no system needs it
+            return_all_hiddens: also return the output of all layers
+            token_embeddings: [B, T, C], used instead of the embedded tokens
+            observe: whether to record the scores of the supervised heads, which search does not need
 
         Returns:
-            fairseq's encoder output, with ``step``: the :class:`Step`, whose ``scores`` are those of the supervised
-            heads (if ``observe``) and of those that layers above have read
+            fairseq's encoder output, and as ``step`` the :class:`Step`, whose ``scores`` are those of supervised heads
+            (if ``observe``) and of heads that higher layers read
 
         Raises:
-            SyntaxDataError: a system needs syntax that did not come with the batch
+            SyntaxDataError: a system needs syntax that the batch does not contain
         """
         padding = src_tokens.eq(self.padding_idx)
         step = Step(src_tokens, padding, self._syntax(src_syntax, src_tokens))
@@ -171,7 +170,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         }
 
     def _add_positions(self, token_embeddings: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """fairseq's ``forward_embedding``, with the systems' part in the positions: both [B, T, C]."""
+        """fairseq's ``forward_embedding``, with positions changed by the systems: two tensors [B, T, C]."""
         x = embedded = self.embed_scale * token_embeddings
         if self.embed_positions is not None:
             positions = self.embed_positions(step.tokens)
@@ -190,7 +189,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         return x
 
     def _syntax(self, syntax: BatchSyntax | None, tokens: Tensor) -> SyntaxBatch | None:
-        """The views of the batch's syntax; None where it brings none and no system needs it now."""
+        """The views of the batch's syntax; None if the batch has none and no system needs it now."""
         needs = {s.name: s.training_needs if self.training else s.inference_needs for s in self._systems}
         if syntax is None:
             if names := [name for name, needed in needs.items() if needed]:

@@ -1,24 +1,24 @@
-"""Attention heads that systems change, in encoder or decoder, and the rules for sharing a head.
+"""Systems that change the attention heads of an encoder or decoder, and the rules for sharing a head.
 
-A system that works on heads is a :class:`HeadSystem`: it says which layers it is in and what it claims of their heads,
-makes a :class:`~fairseq_syntax.model.attention.ScoreTerm` for each forward pass, and has losses on the scores of heads.
-:func:`check_claims` holds the one rule about sharing:
+A system that works on heads is a :class:`HeadSystem`: it declares its layers and claims heads in them, makes a
+:class:`~fairseq_syntax.model.attention.ScoreTerm` in each forward pass, and may have losses on the scores of heads.
+:func:`check_claims` has the rules for sharing:
 
 ============  ============  ====================================================================================
 one system    the other     on the same head
 ============  ============  ====================================================================================
-replaces      replaces      refused: the first would be lost
-supervises    supervises    refused: a head cannot learn two things (two losses of one system included)
-replaces      supervises    refused, unless it is one system: the loss would train what another one computes
-replaces      scales        allowed: the scores are replaced first, then scaled, whatever the order of the options
-gives         scales        refused: what the head is to attend to would be scaled away
-scales        scales        allowed: applied in the order of the options
-scales        supervises    allowed: the loss is on the scores as the head attends by them, after scaling
-anything      reads         allowed: likewise
+replaces      replaces      rejected: the first scores would be lost
+supervises    supervises    rejected: a head cannot learn two things (also for two losses of one system)
+replaces      supervises    rejected for two systems: the loss would train what the other one computes
+replaces      scales        allowed: scores are first replaced, then scaled, whatever the order of the options
+gives         scales        rejected: scaling would change what the head must attend to
+scales        scales        allowed: in the order of the options
+scales        supervises    allowed: the loss is on the scaled scores, by which the head attends
+anything      reads         allowed: the scores are read after replacing and scaling
 ============  ============  ====================================================================================
 
-A layer whose scores are all replaced may have no queries and keys (:meth:`HeadSystem.project_scores`): then a system
-that computes with them (:attr:`HeadSystem.reads_queries`) is refused there.
+A layer whose scores are all replaced may have no queries and keys (:meth:`HeadSystem.project_scores`). A system that
+uses them (:attr:`HeadSystem.reads_queries`) is rejected there.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Place = tuple[int, int]  # (layer, head), both 0-based
 
 @dataclass(frozen=True)
 class HeadClaims:
-    """The heads of one layer that a system uses, and how; its losses are in :meth:`HeadSystem.supervises`.
+    """The heads of one layer that a system uses; its losses are declared by :meth:`HeadSystem.supervises`.
 
     Attributes:
-        scales: heads whose scores it changes, given those of the head's own queries and keys (or of who replaces them)
+        scales: heads whose scores it changes, whether these come from queries and keys or from another system
         replaces: heads whose scores it computes itself
-        gives: those of them, that are told what to attend to at inference, instead of choosing it by their scores
-        reads: heads whose scores its terms in layers above read, in search as well as in training
+        gives: those of ``replaces`` whose attention is fixed at inference (by a given parse)
+        reads: heads whose scores its terms in higher layers read, in training and in search
     """
 
     scales: frozenset[int] = frozenset()
@@ -64,14 +64,14 @@ class HeadClaims:
 class HeadLoss(NamedTuple):
     """The loss of one supervised head and its counts: scalars, summed over the supervised rows.
 
-    A sum, so that a batch gives what its parts give together: it is divided, with the translation loss, by the size
-    of the whole update (all batches of ``--update-freq`` on all workers).
+    These are sums, so that the loss of a batch is the sum over its parts. Like the translation loss, it is divided by
+    the size of the whole update (all batches of ``--update-freq`` on all workers).
 
     Attributes:
-        loss: weighted
-        nll: not weighted, base e
+        loss: the weighted loss
+        nll: the unweighted loss, in nats
         tokens: the number of rows
-        correct, words: how many words have the right parent, of how many; 0 of 0 where that was not counted
+        correct, words: the number of words with the right parent, and of all words; 0 and 0 if not counted
     """
 
     loss: Tensor
@@ -82,22 +82,22 @@ class HeadLoss(NamedTuple):
 
     @classmethod
     def of(cls, weight: float, nll: Tensor, tokens: Tensor, counts: tuple[Tensor, Tensor] | None = None) -> HeadLoss:
-        """The loss of an ``nll`` with its weight; ``counts``: of right words and of all, where they were counted."""
+        """The loss ``weight * nll``; ``counts``: ``correct`` and ``words``, if counted."""
         zero = torch.zeros_like(tokens)
         return cls(weight * nll, nll, tokens, *(counts or (zero, zero)))
 
 
 @dataclass(eq=False)  # tensors are not equal or unequal as a whole
 class Step:
-    """One forward pass of one side of the model, as its systems see it. Made once, and never kept on a module.
+    """One forward pass of the encoder or decoder, as its systems see it; it is never stored in a module.
 
     Attributes:
         tokens: [B, T] int64
         padding: [B, T] bool, True on padding
-        syntax: the batch's parse in the columns of ``tokens``; None where it has none. In a decoder it is there for the
-            losses only, in the columns of the target: token t + 1 of the decoder's input is piece t of the target
-        scores: [B, T, T] of each place that was observed so far, after all score terms and before the mask. A layer
-            that ``--encoder-layerdrop`` left out of this step is not among them.
+        syntax: the batch's parse in the columns of ``tokens``; None if it has none. In a decoder, only losses see it,
+            in the columns of the target: token t + 1 of the decoder's input is piece t of the target
+        scores: the scores [B, T, T] of each (layer, head) observed so far, after all score terms and before the mask.
+            Layers that ``--encoder-layerdrop`` dropped in this step are missing.
     """
 
     tokens: Tensor
@@ -108,21 +108,21 @@ class Step:
 
     @property
     def parse(self) -> SyntaxBatch:
-        """:attr:`syntax` of a batch that has one: the encoder, or who asks for a loss, has checked it."""
+        """:attr:`syntax`, whose presence the encoder, or the caller of a loss, has checked."""
         assert self.syntax is not None
         return self.syntax
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """The result of ``make``, computed once per name and step, for use in several layers."""
+        """The result of ``make()``, computed once per name and step, for use in several layers."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     def seen_by(self, system: HeadSystem) -> Step:
-        """The step with the parse as a system is to see it.
+        """The step as a system sees it.
 
-        A system that reads the parse at inference too sees no parse of the sentences that are without one; one that
-        learns from it sees it whole.
+        For a system that reads the parse at inference, sentences marked as unparsed have a neutral parse. A system that
+        only learns from the parse sees all parses, also those that ``--parse-dropout`` hides.
         """
         if self.syntax is None or self.syntax.parsed is None or not system.inference_needs:
             return self
@@ -130,7 +130,7 @@ class Step:
 
     @classmethod
     def of(cls, syntax: SyntaxBatch) -> Step:
-        """The step of a batch's syntax."""
+        """The step of a batch, from its syntax."""
         return cls(syntax.tokens, syntax.padding, syntax)
 
 
@@ -138,7 +138,7 @@ System = TypeVar("System", bound="HeadSystem")
 
 
 class Registry(dict[str, type[System]]):
-    """The systems of one side by the names that its option takes.
+    """The systems of one side, by their names in its option.
 
     Args:
         side: ``encoder`` or ``decoder``
@@ -149,7 +149,7 @@ class Registry(dict[str, type[System]]):
         self.side = side
 
     def register(self, name: str) -> Callable[[type[System]], type[System]]:
-        """Make the class that follows available under ``name``."""
+        """A class decorator that registers the system as ``name``."""
 
         def add(cls: type[System]) -> type[System]:
             if name in self:
@@ -162,15 +162,15 @@ class Registry(dict[str, type[System]]):
 
 
 class HeadSystem(nn.Module):
-    """One system's part in the self-attention of the encoder or the decoder.
+    """A system in the self-attention of the encoder or the decoder.
 
     Attributes:
-        name: the word by which the option selects it
-        config: its options
-        training_needs, inference_needs: what the batch must bring of the parse of its side, of ``"tree"`` (1-best) and
+        name: its name in the option
+        config: the class of its options
+        training_needs, inference_needs: what the batch must contain of the parse of its side: ``"tree"`` (1-best),
             ``"arcs"`` (the parser's distribution)
-        reads_queries: whether its terms compute with the queries of the heads, and not with their scores alone
-        criterion: the ``--criterion`` that trains it; who makes recipes and tests takes it from here
+        reads_queries: whether its terms use the queries of the heads, and not only their scores
+        criterion: the ``--criterion`` that trains it, for recipes and tests
     """
 
     name: ClassVar[str]
@@ -192,45 +192,45 @@ class HeadSystem(nn.Module):
 
         Args:
             config: its options, of the type :attr:`config`
-            args: those of the model; what is noted in them is saved in the checkpoint
+            args: the model's options; what is set in them is saved in the checkpoint
             task: the fairseq task
         """
         return cls()
 
-    # -- said once, when the model is built --------------------------------------------------------------------------
+    # -- called once, when the model is built ------------------------------------------------------------------------
 
     @property
     def drops_parses(self) -> bool:
-        """Whether it reads a parse in training as at inference, so that ``--parse-dropout`` takes it away."""
+        """Whether it reads a parse both in training and at inference, so that ``--parse-dropout`` applies."""
         return bool(self.inference_needs)
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
-        """See the systems of the same side, in the order of the option, before anything else is asked.
+        """See the systems of the same side, in the order of the option, before any other hook is called.
 
-        For a system that reads another's head (:meth:`parent_head`). Note places, not the systems themselves.
+        For a system that reads the head of another one (:meth:`parent_head`). Store places, not the systems themselves:
+        they would become submodules.
         """
 
     def layers(self) -> Sequence[int]:
-        """Layers in whose self-attention it has a part, 0-based.
+        """The layers in whose self-attention it acts, 0-based: all in which it claims or supervises a head.
 
-        All those for which it claims or supervises a head; by default those that it noted as
-        ``_layers`` when it was built.
+        By default the attribute ``_layers``.
         """
         return self._layers
 
     def blocks(self) -> Sequence[int | None]:
-        """Layers after which it has a block (:meth:`.EncoderSystem.block`), 0-based; None stands for the embeddings."""
+        """The layers after which it has a block (:meth:`.EncoderSystem.block`), 0-based; None means the embeddings."""
         return ()
 
     def attention_heads(self, layer: int) -> int | None:
-        """Number of heads of a layer, where the system sets it."""
+        """The number of heads of a layer, if the system sets it."""
         return None
 
     def fit(self, layer: int, num_heads: int) -> None:
-        """Take the size of the heads of a layer that it acts on, which another system may have set."""
+        """Adapt to the number of heads of a layer, which another system may have set."""
 
     def project_scores(self, layer: int) -> bool:
-        """Whether a layer has query and key projections; False only where the system replaces all of its heads."""
+        """Whether a layer has query and key projections; False only if the system replaces all of its heads."""
         return True
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
@@ -238,17 +238,17 @@ class HeadSystem(nn.Module):
         return HeadClaims()
 
     def supervises(self) -> Mapping[str, Place]:
-        """The losses that it has, by name, and the head on whose scores each is."""
+        """Its losses: name → (layer, head) whose scores the loss is on."""
         return {}
 
     def parent_head(self) -> Place | None:
-        """The head whose scores say what each piece's parent is, if the system has one."""
+        """The head whose scores predict the parent of each piece, if the system has one."""
         return None
 
-    # -- asked in each step ------------------------------------------------------------------------------------------
+    # -- called in each step -----------------------------------------------------------------------------------------
 
     def term_where_parsed(self, step: Step, layer: int) -> ScoreTerm | None:
-        """:meth:`term` for the sentences that have a parse, :meth:`term_without_parse` for the others."""
+        """:meth:`term` for sentences with a parse, :meth:`term_without_parse` for the others."""
         seen = step.seen_by(self)
         term = self.term(seen, layer)
         if term is None or seen is step:
@@ -257,33 +257,32 @@ class HeadSystem(nn.Module):
         return WhereParsed(term, step.syntax.parsed, self.term_without_parse(seen, layer))
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
-        """The score term of sentences without a parse; None leaves their attention plain."""
+        """The score term of sentences without a parse; None for plain attention."""
         return None
 
     def term(self, step: Step, layer: int) -> ScoreTerm | None:
-        """The score term of a layer in this step; None if there is none."""
+        """The score term of a layer in this step, or None."""
         return None
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
-        """The loss of that name (:meth:`supervises`), or None where there is none in this step.
+        """The loss of that name (:meth:`supervises`), or None if there is none in this step.
 
         Args:
-            scores: [B, T, T] of the head, row: query, column: key
-            step: with its syntax
+            scores: [B, T, T], the scores of the head; row: query, column: key
+            step: the step, with its syntax
         """
         raise NotImplementedError
 
 
 def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSystem]) -> None:
-    """Refuse systems that cannot share the heads of a layer; see the table above.
+    """Check that systems can share the heads of a layer; see the table above.
 
     Args:
         side: ``encoder`` or ``decoder``
-        systems: those with a part in the layer
+        systems: the systems that act in the layer
 
     Raises:
-        SyntaxDataError: two claims on one head that exclude each other, or a head that the layer
-            does not have
+        SyntaxDataError: two claims on one head exclude each other, or the layer does not have a claimed head
     """
     place = f"{side} layer {layer}"
     claims = {s.name: s.claims(layer, num_heads) for s in systems}
@@ -309,11 +308,11 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSy
 
 
 def _conflict(claims: Mapping[str, HeadClaims], training: Sequence[tuple[str, str]], head: int) -> str:
-    """Why systems cannot share a head, as a message that ends in the name of the head; empty if they can.
+    """Why systems cannot share a head, as a sentence that lacks only the name of the head; empty if they can.
 
     Args:
-        claims: of each system, by its name
-        training: the losses on the head, each with the name of its system before its own
+        claims: by the name of the system
+        training: (system, loss) of each loss on the head
     """
     replacing = [name for name, claimed in claims.items() if head in claimed.replaces]
     giving = [name for name, claimed in claims.items() if head in claimed.gives]

@@ -1,4 +1,4 @@
-"""What the Transformer's encoder and decoder share: layers in which systems have parts."""
+"""Layers with syntax systems, for the Transformer's encoder and decoder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairseq_syntax.model.heads import HeadSystem, Step, check_claims
 
 
 class LayerPlan(NamedTuple):
-    """The systems that have a part in the self-attention of one layer, and its heads.
+    """The systems that act in the self-attention of one layer, and its heads.
 
     Attributes:
         num_heads: H
         project_scores: whether the layer has query and key projections
-        acting: names of the systems: those that replace scores come first, then the others in the order of the option
-        supervised: heads on whose scores there is a loss
-        read: heads whose scores layers above read
+        acting: the names of the systems: first those that replace scores, then the others in the order of the option
+        supervised: the heads with a loss on their scores
+        read: the heads whose scores higher layers read
     """
 
     num_heads: int
@@ -35,14 +35,14 @@ class LayerPlan(NamedTuple):
 
 
 class LayerStack:
-    """Mixed into fairseq's encoder and decoder, before them: systems have parts in their layers.
+    """A mixin for fairseq's encoder and decoder: systems act in their layers.
 
-    Layers in whose self-attention no system has a part are fairseq's own.
+    It comes before fairseq's class. Layers without a system in their self-attention are fairseq's own.
 
     Args:
         cfg: the Transformer's configuration
         dictionary, embed_tokens, others: as in fairseq
-        systems: the systems by name, applied in this order
+        systems: the systems by name, in the order in which they are applied
 
     Raises:
         SyntaxDataError: the systems cannot be combined (:mod:`fairseq_syntax.model.heads`)
@@ -70,16 +70,16 @@ class LayerStack:
                         f"{system.name} acts on {self.side} layer {layer}, but the {self.side} has "
                         f"layers 0 to {total - 1}"
                     )
-        # The layers are built inside super().__init__, before a module can be registered.
+        # super().__init__ builds the layers, and only after it can modules be registered.
         self._building = list(systems.values())
-        # By number: which module a layer is does not say it, as FSDP wraps modules.
+        # By layer number rather than in the modules, since FSDP wraps modules.
         self._plans: list[LayerPlan | None] = []
         super().__init__(cfg, dictionary, embed_tokens, **others)  # type: ignore[call-arg]
         del self._building
         self.systems: Any = nn.ModuleDict(systems)
 
     def plan_next_layer(self, cfg: TransformerConfig) -> LayerPlan | None:
-        """The plan of the layer that is built next, or None where no system has a part in it.
+        """The plan of the layer that is built next, or None if no system acts in it.
 
         Raises:
             SyntaxDataError: the systems cannot share the layer
@@ -101,7 +101,7 @@ class LayerStack:
             plan = LayerPlan(
                 num_heads=num_heads,
                 project_scores=all(s.project_scores(layer) for s in acting),
-                # stable: beyond that, the order of the option stays
+                # a stable sort: otherwise the order of the option stays
                 acting=sorted(claims, key=lambda name: not claims[name].replaces),
                 supervised=sorted({head for at, head in places if at == layer}),
                 read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
@@ -110,25 +110,25 @@ class LayerStack:
         return plan
 
     def layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
-        """Layers by number; None for those that layer dropout leaves out, as fairseq draws them."""
+        """The layers with their numbers; None for layers that layer dropout drops, drawn as in fairseq."""
         drop = getattr(self, f"{self.side}_layerdrop") if self.training else 0.0
         total = len(self.layers)
         kept = torch.empty(total).uniform_().gt(drop).tolist() if drop else [True] * total
-        # A LayerDropModuleList would not say which ones it gives.
+        # The iterator of LayerDropModuleList does not tell which layers it yields.
         for number, (layer, stays) in enumerate(zip(nn.ModuleList.__iter__(self.layers), kept)):
             yield number, layer if stays else None
 
     def run_layer(
         self, number: int, layer: nn.Module, step: Step, observe: bool, *inputs: Any, **options: Any
     ) -> list[Any]:
-        """Run a planned layer with the terms of its systems, and record in the step the scores that are read.
+        """Run a planned layer with the terms of its systems, and record observed scores in the step.
 
         Args:
-            observe: whether the scores of supervised heads are wanted, beside those that layers above read
-            inputs, options: of the layer
+            observe: whether to record the scores of supervised heads too, and not only those that higher layers read
+            inputs, options: the layer's arguments
 
         Returns:
-            its outputs, without the scores
+            the layer's outputs, without the scores
         """
         plan = self._plans[number]
         assert plan is not None
@@ -143,19 +143,19 @@ class LayerStack:
 
 
 def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset[str]:
-    """What systems need of the parse.
+    """What systems need of the parse: the union of their ``training_needs`` or ``inference_needs``.
 
     Args:
-        when: ``training_needs`` or ``inference_needs``, of which it is the union
+        when: the name of the attribute
     """
     return frozenset().union(*(getattr(system, when) for system in systems.values()))
 
 
 class SyntaxLayer:
-    """Mixed into fairseq's layers, before them: a self-attention that takes score terms.
+    """A mixin for fairseq's layers, before fairseq's class: a self-attention that takes score terms.
 
     Args:
-        plan: of the layer
+        plan: the layer's plan
         others: fairseq's arguments
     """
 
@@ -184,7 +184,7 @@ def self_attention(
 
     Args:
         x: [T, B, C]
-        padding, mask, options: of :meth:`SyntaxSelfAttention.forward`
+        padding, mask, options: arguments of :meth:`SyntaxSelfAttention.forward`
 
     Returns:
         [T, B, C], and the observed scores
@@ -208,8 +208,8 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    """The layer with ``--checkpoint-activations`` and in FSDP, as fairseq wraps its own."""
+    """The layer, wrapped for ``--checkpoint-activations`` and FSDP as fairseq wraps its own layers."""
     if cfg.checkpoint_activations:
-        # Which FSDP wraps then, whatever its size.
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    # FSDP wraps a checkpointed layer whatever its size.
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

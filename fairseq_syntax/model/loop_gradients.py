@@ -1,8 +1,8 @@
-"""Gradients of what a loop uses at every step, made in one product after its last step.
+"""Gradients of tensors that every step of a loop uses, computed by one product after the last step.
 
-A recurrent decoder multiplies by the same weights and reads the same source states at each step. Autograd makes a
-gradient of the full size per step and adds them up. Here a step only notes its part, and the whole gradient is one
-matrix product. The values are those of the plain operations; there are no second derivatives.
+A recurrent decoder multiplies by the same weights and reads the same source states in each step. Autograd computes a
+gradient of full size per step and sums them. Here each step only records its factors, and the whole gradient is one
+matrix product. The values are those of the plain operations. There are no second derivatives.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Log = dict[int, tuple[Tensor, ...]]
 
 
 class Deferred:
-    """A tensor that all steps of a loop use, and whose gradient is computed after the last. One is for one pass.
+    """A tensor that all steps of a loop use, with a deferred gradient. Create a new one for each pass over the loop.
 
     Args:
-        shared: the tensor; its gradient is that of the sum over the steps
+        shared: the tensor; its gradient is the sum over the steps
     """
 
     def __init__(self, shared: Tensor) -> None:
@@ -34,21 +34,21 @@ class Deferred:
         self.shared = _Anchor.apply(shared, self.log, self.total)
 
     def key(self) -> int:
-        """A number for a step."""
+        """A new number, for a step's record."""
         self.calls += 1
         return self.calls
 
     @staticmethod
     def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        """The gradient of ``shared``, of that size, from what the steps have noted."""
+        """The gradient of ``shared``, a tensor of this size, from the records of the steps."""
         raise NotImplementedError
 
 
 class _Anchor(torch.autograd.Function):
-    """The identity. Autograd reaches it once all steps have been through their backward pass.
+    """The identity. Autograd reaches its backward pass after those of all steps.
 
-    It has no reference to who holds its output: that would be a cycle, and all of an update's states would wait in it
-    for Python's collector.
+    It holds no reference to the owner of its output: in such a cycle, all states of an update would stay in memory
+    until Python's garbage collector runs.
     """
 
     @staticmethod
@@ -69,10 +69,10 @@ class _Anchor(torch.autograd.Function):
 
 
 class DeferredLinear(Deferred):
-    """``x W'`` with W [O, I], at every step for another x [N, I]; or for M products of [M, N, I] and [M, O, I]."""
+    """``x W'`` with W [O, I] and a new x [N, I] in each step; or M products of x [M, N, I] and W [M, O, I]."""
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """[N, I] to [N, O]; ``plus`` [N, O] is added, to one product only."""
+        """Map [N, I] to [N, O]; ``plus`` [N, O] is added (not for M products)."""
         if plus is not None:
             plus = plus.to(self.shared.dtype)
         return _Linear.apply(x.to(self.shared.dtype), self.shared, plus, self.log, self.key())
@@ -100,14 +100,14 @@ class _Linear(torch.autograd.Function):
 
 
 class DeferredStates(Deferred):
-    """States [N, S, H] of which each step compares all with another vector, and adds them up by weights."""
+    """States [N, S, H]; each step computes their products with a new query, and a weighted sum of them."""
 
     def dots(self, query: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Products of each query [N, H] with its states: [N, S]; ``plus`` [N, S] is added."""
+        """The products of each query [N, H] with its states: [N, S]; ``plus`` [N, S] is added."""
         return self._read(query, plus, False)
 
     def sums(self, weights: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Sums of the states, weighted by ``weights`` [N, S]: [N, H]; ``plus`` [N, H] is added."""
+        """The sums of the states, weighted by ``weights`` [N, S]: [N, H]; ``plus`` [N, H] is added."""
         return self._read(weights, plus, True)
 
     def _read(self, x: Tensor, plus: Tensor | None, weigh: bool) -> Tensor:
@@ -117,7 +117,7 @@ class DeferredStates(Deferred):
 
     @staticmethod
     def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        # Every note is an outer product of coefficients [N, S] and a vector [N, H].
+        # The gradient of each step is an outer product of coefficients [N, S] and a vector [N, H].
         coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
         return torch.bmm(coefficient.transpose(1, 2), vector)
 
@@ -135,7 +135,7 @@ def _sums(weights: Tensor, states: Tensor, plus: Tensor | None = None) -> Tensor
 
 
 class _Read(torch.autograd.Function):
-    """:func:`_sums` if ``weigh``, else :func:`_dots`; each is the other's gradient."""
+    """:func:`_sums` if ``weigh``, else :func:`_dots`; the gradient of each is the other."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, states: Tensor, plus: Tensor | None, log: Log, key: int, weigh: bool) -> Tensor:

@@ -1,7 +1,7 @@
-"""The systems' losses, added to the translation loss.
+"""The systems' losses, which criteria add to the translation loss.
 
-A criterion that calls :func:`system_losses` says so by the attribute ``takes_system_losses = True``; the task refuses
-one that does not for a model whose systems have losses.
+A criterion that calls :func:`system_losses` declares ``takes_system_losses = True``; the task rejects other criteria
+for models whose systems have losses.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     """The sum of the systems' losses.
 
     Args:
-        model: a ``syntax_transformer``, or an LSTM of this project; any other has no such loss
+        model: a ``syntax_transformer`` or an LSTM of this package; other models have no such losses
         extra: the second output of its forward
         sample: fairseq's batch, for the target's syntax
 
     Returns:
-        the loss to add (0.0 where no system has one) and entries for the logging output, the same entries in
-        every step: zeros where a layer was left out (``--encoder-layerdrop``)
+        the loss to add (0.0 if no system has one) and entries for the logging output. The entries are the same in
+        every step: they are zero if the layer was dropped (``--encoder-layerdrop``)
 
     Raises:
-        SyntaxDataError: a system is trained by the parse, and the batch has none
+        SyntaxDataError: a system learns from the parse, and the batch has none
     """
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
@@ -54,7 +54,7 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
                     zero = step.padding.new_zeros((), dtype=torch.int64)
                     part = HeadLoss(zero, zero, zero, zero, zero)
                 parts.append((name, part))
-    if isinstance(extra, Mapping):  # fairseq's LSTMs have the attention in this place, and ours their losses
+    if isinstance(extra, Mapping):  # fairseq's LSTMs return the attention here, ours a dictionary
         parts += extra.get("decoder_losses", {}).items()
     for name, part in parts:
         total = total + part.loss
@@ -64,10 +64,10 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
 
 
 def sums_on_host(logging_outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Each entry of the logging outputs, summed over them, as a number of the host.
+    """The sum of each entry of the logging outputs, as a number on the host.
 
-    What is on a device comes in one read. fairseq's meters, given tensors, wait for the device for each of them, and up
-    to four times.
+    All tensors on a device are read at once. fairseq's meters would wait for the device for each tensor, up to four
+    times.
     """
     sums: dict[str, Any] = {}
     for output in logging_outputs:
@@ -80,10 +80,10 @@ def sums_on_host(logging_outputs: Sequence[Mapping[str, Any]]) -> dict[str, floa
 
 
 def reduce_head_metrics(sums: Mapping[str, float]) -> None:
-    """Log what :func:`system_losses` noted: NAME_loss in bits per token, and NAME_uas in percent of the words.
+    """Log the entries of :func:`system_losses`: NAME_loss in bits per token, and NAME_uas in percent of the words.
 
     Args:
-        sums: of the logging outputs, by :func:`sums_on_host`
+        sums: the summed logging outputs, from :func:`sums_on_host`
     """
     for name in sorted(key.removesuffix("_nll") for key in sums if key.endswith("_nll")):
         nll, tokens, correct, words = (sums[f"{name}_{what}"] for what in ("nll", "tokens", "correct", "words"))

@@ -1,6 +1,6 @@
-"""fairseq's LSTM translation model with a seam at the source embeddings and one at the attention.
+"""fairseq's LSTM translation model, with hooks for systems at the source embeddings, encoder output and attention.
 
-The options are those of fairseq's ``lstm``, and with global attention so is the function.
+The options are those of fairseq's ``lstm``, and with global attention the function is the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fairseq_syntax.model.task import SyntaxTask
 
 
 class SyntaxLSTMEncoder(LSTMEncoder):
-    """fairseq's LSTM encoder, which keeps the batch's syntax for the decoder.
+    """fairseq's LSTM encoder, which passes the batch's syntax on to the decoder.
 
     Attributes:
-        needs: what the model needs of the batch's syntax: empty, or ``{"tree"}``
+        needs: what the model needs of the batch's syntax: nothing, or ``{"tree"}``
     """
 
     needs: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
 
         Args:
             src_tokens: [B, S] int64, padded on either side, each sentence ending in ``</s>``
-            src_lengths: [B] int64, tokens of each sentence with ``</s>``, in any order
+            src_lengths: [B] int64, the tokens of each sentence including ``</s>``, in any order
             src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`)
 
         Raises:
@@ -62,7 +62,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
                 raise without_parse("this model cannot translate a sentence without its parse")
             syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
-        # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
+        # The loader keeps counts on the host; without them, this waits for the device, as fairseq's encoder does.
         if syntax is None:
             lengths = src_lengths.cpu()
         else:
@@ -71,22 +71,22 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
-        """Change the source embeddings [S, B, C], after dropout; ``syntax`` has the same columns."""
+        """The changed source embeddings [S, B, C], after dropout; ``syntax`` has the same columns."""
         return x
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
-        """Change what the decoder will read; ``x`` [S, B, C] are the source embeddings, after dropout."""
+        """The changed encoder output; ``x`` [S, B, C] are the source embeddings, after dropout."""
         return encoded
 
     def run(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor, same_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and last hiddens and cells [L, B, E].
+        """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and final hidden and cell states [L, B, E].
 
         Args:
             lengths: [B] int64 on the host, at least 1
             same_lengths: the same on the device of ``x``
         """
-        # Sorted here, in both places, and not by PyTorch, which sorts on the host, copies the order to the device and
-        # takes it back. fairseq's batches are sorted.
+        # Sorted here, on the host and on the device: PyTorch would sort on the host and copy the order to the device
+        # and back. fairseq's batches are sorted already.
         is_sorted = bool((lengths[:-1] >= lengths[1:]).all())
         if not is_sorted:
             order = same_lengths.argsort(descending=True, stable=True)
@@ -100,15 +100,15 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         return self.dropout_out_module(states), hiddens, cells
 
     def reorder_encoder_out(self, encoder_out: Encoded, new_order: Tensor) -> Encoded:  # type: ignore[override]
-        """The output for other rows of the search."""
+        """The output for the selected rows of the search."""
         return encoder_out.select(new_order)
 
 
 def run_sorted(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM over [S, B, C], the longest sentences first: states [S, B, E], zero on padding; hiddens and cells.
+    """Run an LSTM over sorted sentences [S, B, C]: states [S, B, E], zero on padding; final hidden and cell states.
 
     Args:
-        lengths: [B] int64 on the host, at least 1, in falling order
+        lengths: [B] int64 on the host, at least 1, in descending order
     """
     packed, (hiddens, cells) = lstm(nn.utils.rnn.pack_padded_sequence(x, lengths))
     states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
@@ -116,14 +116,14 @@ def run_sorted(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tenso
 
 
 class SyntaxLSTMDecoder(LSTMDecoder):
-    """fairseq's LSTM decoder with input feeding, with an attention of choice.
+    """fairseq's LSTM decoder with input feeding, with any attention over the source.
 
     Args:
-        attention: how to read the source
+        attention: the attention over the source
         options: as in fairseq
     """
 
-    streams = 1  # how many LSTMs of the same weights run side by side
+    streams = 1  # the number of LSTMs with the same weights that run in parallel
 
     def __init__(self, dictionary, attention: SourceAttention, **options: Any) -> None:
         super().__init__(dictionary, attention=False, **options)
@@ -140,11 +140,11 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         Args:
             prev_output_tokens: [N, T] int64
             encoder_out: the source of the N rows
-            incremental_state: the state of a search; once it is there, only the last token is read
+            incremental_state: the state of a search; unless it is empty, only the last token is read
 
         Returns:
-            features [N, T, C], and in evaluation the attention [N, T, S] where it is wanted; in training, where the
-            attention has losses, ``{"decoder_losses": …}`` (:mod:`.losses`); else None
+            features [N, T, C], and: in evaluation the attention [N, T, S] if requested; in training
+            ``{"decoder_losses": …}`` if the attention has losses (:mod:`.losses`); otherwise None
         """
         if encoder_out.memory is None:
             memory = self.attention.remember(encoder_out)
@@ -153,7 +153,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             encoder_out.loop = self.loop_weights()
         memory, (recurrent, biases) = encoder_out.memory, encoder_out.loop
         first = 0
-        # At the first step of a search the state is there, and empty: all tokens are read then.
+        # In the first step of a search the state is an empty dictionary, and all tokens are read.
         if incremental_state:
             first = prev_output_tokens.size(1) - 1
             prev_output_tokens = prev_output_tokens[:, -1:]
@@ -163,7 +163,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             feed = torch.zeros_like(hiddens[0])
 
         x = self.dropout_in_module(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
-        # What the first cell makes of the embeddings does not wait for the step before.
+        # The first cell's product with the embeddings does not depend on the previous step.
         of_embeddings = F.linear(x, self.layers[0].weight_ih[:, : x.size(2)], biases[0])
         of_embeddings = of_embeddings.repeat(1, self.streams, 1)
         outs, reads = [], []
@@ -172,7 +172,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             for i, plus in enumerate((of_embedding, *biases[1:])):
                 below = self.dropout_out_module(hiddens[i - 1]) if i else feed
                 gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1))
-                # A bias as large as the gates: the fused cell adds two tensors of one size.
+                # expand: the fused cell adds two tensors of the same size.
                 hiddens[i], cells[i] = step_cell(gates, plus.expand_as(gates), cells[i])
             out, read = self.attention(hiddens[-1], memory, first + j)
             feed = self.dropout_out_module(out)
@@ -195,8 +195,9 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         return features, {"decoder_losses": losses} if losses else None
 
     def loop_weights(self) -> tuple[list[DeferredLinear], list[Tensor]]:
-        """Of each cell, the weights of its input (in the first cell, of the input feed) and of its hidden state side by
-        side, and the bias.
+        """The weights and the bias of each cell.
+
+        The weights of the input (in the first cell, of the input feed) and of the hidden state are concatenated.
         """
         inputs = [cell.weight_ih for cell in self.layers]
         inputs[0] = inputs[0][:, -self.hidden_size :]
@@ -204,24 +205,24 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         return [DeferredLinear(w) for w in weights], [cell.bias_ih + cell.bias_hh for cell in self.layers]
 
     def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
-        """Hidden and cell state of each layer [N, H], from the encoder's last ones."""
+        """The initial hidden and cell states [N, H] of each layer, from the final ones of the encoder."""
         hiddens, cells = encoder_out.per_row(encoder_out.hiddens), encoder_out.per_row(encoder_out.cells)
         if self.encoder_hidden_proj is not None:
             hiddens, cells = self.encoder_hidden_proj(hiddens), self.encoder_cell_proj(cells)
         return list(hiddens), list(cells)
 
     def merge(self, outs: Tensor) -> Tensor:
-        """The outputs of the streams as one."""
+        """Combine the outputs of the streams."""
         return outs
 
     def cached(self, incremental_state: dict[str, dict[str, Tensor | None]]) -> tuple[list, list, Tensor]:
-        """Hiddens, cells and input feed of a search's last step."""
+        """The hidden and cell states and the input feed after the previous step of a search."""
         states = self.get_incremental_state(incremental_state, "cached_state")["states"]
         states = states.view(states.size(0), -1, self.hidden_size)
         return list(states[: self.num_layers]), list(states[self.num_layers : -1]), states[-1]
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
-        """Let the rows of a search follow its hypotheses."""
+        """Reorder the rows of a search, as its hypotheses are reordered."""
         if incremental_state:
             states = self.get_incremental_state(incremental_state, "cached_state")["states"]
             state: dict[str, Tensor | None] = {"states": states.index_select(2, new_order)}
@@ -232,14 +233,14 @@ def step_cell(gates: Tensor, plus: Tensor, cell: Tensor) -> tuple[Tensor, Tensor
     """One step of an LSTM cell.
 
     Args:
-        gates: [N, 4H], before their nonlinearities, in PyTorch's order: input, forget, cell, output
-        plus: [N, 4H], added to them
-        cell: [N, H], the cell state before
+        gates: [N, 4H], before the nonlinearities, in PyTorch's order: input, forget, cell, output
+        plus: [N, 4H], added to the gates
+        cell: [N, H], the previous cell state
 
     Returns:
-        the hidden and the cell state after, [N, H] each
+        the new hidden and cell states, [N, H] each
     """
-    if gates.is_cuda:  # one kernel, and one backward, as in PyTorch's own cell
+    if gates.is_cuda:  # one kernel forward and one backward, as in PyTorch's own cell
         hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell(gates, plus.to(gates.dtype), cell.to(gates.dtype))
         return hidden, cell
     input_gate, forget_gate, cell_gate, output_gate = (gates + plus).chunk(4, dim=1)  # [N, H] each
@@ -251,8 +252,8 @@ class SyntaxLSTMModel(LSTMModel):
     """fairseq's LSTM translation model; a system replaces its encoder, its attention or its decoder.
 
     Attributes:
-        config: its options; a system reads them by :func:`.read_options`
-        training_needs, inference_needs: what the batch must bring of the source's syntax
+        config: the class of its options, which a system reads by :func:`.read_options`
+        training_needs, inference_needs: what the batch must contain of the source's syntax
     """
 
     config: ClassVar[type[SystemConfig]] = SystemConfig
@@ -267,7 +268,7 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def remember(cls, args: Namespace, task: SyntaxTask) -> None:
-        """Note in ``args``, and so in the checkpoint, what the model needs to know of the task's data."""
+        """Record in ``args``, and so in the checkpoint, what the model needs to know about the task's data."""
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
@@ -346,12 +347,12 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> SourceAttention:
-        """The decoder's attention to the source; here fairseq's."""
+        """The decoder's attention over the source; by default fairseq's."""
         return GlobalAttention(hidden_size, source_size)
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Names of the losses that a criterion has to collect (:mod:`.losses`)."""
+        """The names of the losses that a criterion must collect (:mod:`.losses`)."""
         return self.decoder.attention.supervises()
 
     def forward(  # type: ignore[override]
@@ -361,7 +362,7 @@ class SyntaxLSTMModel(LSTMModel):
         prev_output_tokens: Tensor,
         src_syntax: BatchSyntax | None = None,
     ) -> tuple[Tensor, Any]:
-        """Logits [B, T, V], and what the decoder's features come with; arguments as in the encoder and the decoder."""
+        """Logits [B, T, V] and the decoder's second output; arguments as in the encoder and the decoder."""
         return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))
 
 
@@ -369,7 +370,7 @@ Model = TypeVar("Model", bound=type[SyntaxLSTMModel])
 
 
 def register_lstm(name: str) -> Callable[[Model], Model]:
-    """Register the model that follows, and an architecture of the same name with fairseq's sizes."""
+    """A class decorator that registers the model, and an architecture of the same name with fairseq's sizes."""
 
     def register(model: Model) -> Model:
         register_model(name)(model)
@@ -380,7 +381,7 @@ def register_lstm(name: str) -> Callable[[Model], Model]:
 
 
 def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:
-    """An embedding of a dictionary, from a file of vectors where one is given."""
+    """An embedding for a dictionary, initialised from a file of vectors if given."""
     embedding = Embedding(len(dictionary), size, dictionary.pad())
     if path:
         vectors = utils.parse_embedding(path)

@@ -1,8 +1,8 @@
-"""Attention of LSTM decoders to the source.
+"""Attention of LSTM decoders over the source.
 
 The attention is fairseq's (Luong et al. 2015, "general" score): ``a = softmax(s' W_a h)``, ``c = Σ a s`` and
-``õ = tanh(W_c [c; h])``. Both products with the source states are made once per batch and not once per step, which is
-the same function: ``s' W_a h = (W_a' s)' h`` gives the keys and ``W_c [c; h] = Σ a (W_c s) + W_h h`` the values.
+``õ = tanh(W_c [c; h])``. Both products with the source states are computed once per batch instead of once per step. The
+function is the same: ``s' W_a h = (W_a' s)' h`` gives the keys, and ``W_c [c; h] = Σ a (W_c s) + W_h h`` the values.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 
 @dataclass
 class Encoded:
-    """Encoder outputs, and the sentence that each row of the decoder translates.
+    """The encoder output, and the sentence of each row of the decoder.
 
-    Beam search asks for the rows to be reordered at every step, but hypotheses of one sentence share their source:
-    only ``sentence`` changes, and nothing is copied unless a sentence is finished.
+    Beam search reorders rows in every step, but the hypotheses of a sentence share their source. So only ``sentence``
+    changes, and nothing is copied unless a sentence is finished.
 
     Attributes:
-        states: [S, B, E], the states of the top layer, time first, padded on the right; a system may have more to
-            attend to after them
-        hiddens, cells: [L, B, E], the last states of each layer
+        states: [S, B, E], the states of the top layer, time first, padded on the right; a system may append others to
+            attend to
+        hiddens, cells: [L, B, E], the final states of each layer
         padding: [S, B] bool, True on padding
-        sentence: [N] int64, the sentence of each row of the decoder; None: as they are
+        sentence: [N] int64, the sentence of each row of the decoder; None if row n has sentence n
         syntax: the batch's syntax, in right-padded columns
         second: the states, hiddens and cells of a second encoder
-        memory: what the decoder's attention made of the sentences, one entry per row of the decoder
-        loop: what the decoder made of its weights for its loop
+        memory: the memory of the decoder's attention, with one entry per row of the decoder
+        loop: the weights of the decoder's loop
     """
 
     states: Tensor
@@ -52,19 +52,19 @@ class Encoded:
 
     @property
     def parse(self) -> SyntaxBatch:
-        """:attr:`syntax` of a batch that has one: the encoder has checked it."""
+        """:attr:`syntax`, whose presence the encoder has checked."""
         assert self.syntax is not None
         return self.syntax
 
     def select(self, rows: Tensor) -> Encoded:
-        """The same sentences for other rows of the decoder; ``rows`` [N'] int64 are its present ones."""
+        """The output for the selected rows of the decoder, ``rows`` [N'] int64."""
         sentence = rows if self.sentence is None else self.sentence.index_select(0, rows)
         if self.sentence is not None and torch.equal(sentence, self.sentence):
             return self
         return replace(self, sentence=sentence, memory=None if self.memory is None else self.memory.select(rows))
 
     def per_row(self, states: Tensor) -> Tensor:
-        """[L, B, E] to [L, N, E]."""
+        """Map [L, B, E], by sentence, to [L, N, E], by row of the decoder."""
         return states if self.sentence is None else states.index_select(1, self.sentence)
 
 
@@ -72,7 +72,7 @@ class SourceAttention(nn.Module):
     """Attention of an LSTM decoder over the source: the base class."""
 
     def remember(self, encoded: Encoded) -> Any:
-        """The memory of a batch, one entry per sentence; it has ``select(rows)``."""
+        """The memory of a batch, with one entry per sentence and a method ``select(rows)``."""
         raise NotImplementedError
 
     def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Any]:
@@ -80,27 +80,27 @@ class SourceAttention(nn.Module):
 
         Args:
             hidden: [N, H], the decoder's state
-            memory: of :meth:`remember`, for N rows
-            step: target position, 0-based
+            memory: the memory from :meth:`remember`, for N rows
+            step: the target position, 0-based
 
         Returns:
-            [N, H], the attentional state õ, and what :meth:`over_source` needs to know of the weights
+            [N, H], the attentional state õ; and the weights, in the form that :meth:`over_source` expects
         """
         raise NotImplementedError
 
     def over_source(self, reads: list[Any], memory: Any) -> Tensor:
-        """The weights of several steps as [N, steps, S], over right-padded columns of the source.
+        """The weights of several steps, [N, steps, S], over right-padded columns of the source.
 
-        Here those of forward, where they are [N, S].
+        By default, the weights of the steps are [N, S] each.
         """
         return torch.stack(reads, dim=1)
 
     def supervises(self) -> tuple[str, ...]:
-        """The names of the losses that it may have in training; a criterion that leaves them out is refused."""
+        """The names of all losses that it can have in training; a criterion that omits them is rejected."""
         return ()
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
-        """Terms of the training loss by name, after the last step; ``real`` [N, T] bool, True except on padding."""
+        """The losses by name, after the last step; ``real`` [N, T] bool is True except on padding."""
         return {}
 
 
@@ -109,11 +109,11 @@ Memory = TypeVar("Memory", bound="PaddedMemory")
 
 @dataclass
 class PaddedMemory:
-    """Keys and values of all places of the source that can be read: S tokens or words, padded.
+    """The keys and values of the S places (tokens or words) of the source, padded.
 
     Attributes:
-        keys, values: of [N, S, H]
-        of_hidden: of [O, H], all that multiplies the decoder's state; the first H rows are W_h
+        keys, values: [N, S, H] each
+        of_hidden: [O, H], all weights that multiply the decoder's state; the first H rows are W_h
         bias: [N, S], −inf on padding
     """
 
@@ -123,17 +123,16 @@ class PaddedMemory:
     bias: Tensor
 
     def select(self: Memory, rows: Tensor) -> Memory:
-        """The memory of other rows."""
+        """The memory of the selected rows."""
         keys, values = (DeferredStates(t.shared.index_select(0, rows)) for t in (self.keys, self.values))
         return replace(self, keys=keys, values=values, bias=self.bias.index_select(0, rows))
 
 
 class GlobalAttention(SourceAttention):
-    """Attention over all source tokens, ``</s>`` included: fairseq's own.
+    """Attention over all source tokens, including ``</s>``: fairseq's own.
 
     Args:
-        hidden_size: of the decoder
-        source_size: of the encoder's states
+        hidden_size, source_size: the sizes of the decoder's and the encoder's states
     """
 
     def __init__(self, hidden_size: int, source_size: int) -> None:
@@ -149,8 +148,8 @@ class GlobalAttention(SourceAttention):
 
         Args:
             states: [N, S, E]
-            padding: [N, S] bool, True where there is no place
-            more: matrices [O, H] that will multiply the decoder's state beside W_h, in one product
+            padding: [N, S] bool, True on padding
+            more: matrices [O, H] that multiply the decoder's state too, in one product with W_h
         """
         keys = F.linear(states, self.input_proj.weight.t())
         of_states, of_hidden = self.output_proj.weight.split((states.size(-1), keys.size(-1)), dim=1)
@@ -159,7 +158,7 @@ class GlobalAttention(SourceAttention):
         return PaddedMemory(DeferredStates(keys), DeferredStates(values), linear, negative_infinity_at(padding, keys))
 
     def everywhere(self, hidden: Tensor, memory: PaddedMemory) -> Tensor:
-        """Weights of all places, [N, S] float32."""
+        """The weights over all places, [N, S] float32."""
         return F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)
 
     def forward(self, hidden: Tensor, memory: PaddedMemory, step: int) -> tuple[Tensor, Tensor]:
@@ -168,16 +167,16 @@ class GlobalAttention(SourceAttention):
 
 
 def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
-    """−inf where ``mask`` is True, 0 elsewhere, of ``like``'s dtype."""
+    """−inf where ``mask`` is True and 0 elsewhere, with the dtype of ``like``."""
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, float("-inf"))
 
 
 def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> Tensor:
-    """Weights of words, shared equally by the pieces of each word; 0 on what is of no word.
+    """Spread the weights of words equally over their pieces; 0 on ``</s>`` and padding.
 
     Args:
         weights: [N, T, W]
-        syntax: the batch's syntax, of S columns
+        syntax: the batch's syntax, with S columns
         sentence: [N] int64, the sentence of each row
 
     Returns:

@@ -1,4 +1,4 @@
-"""Neighbouring words in the dependency tree, and words instead of pieces, by index tensors made on the device.
+"""Index tensors of the words of a batch and of their neighbours in the dependency tree, computed on the device.
 
 Two systems read the neighbours: attention over dependency blocks (:mod:`fairseq_syntax.systems.dlaa`) and the
 convolution over dependency units (:mod:`fairseq_syntax.systems.sdrnmt`).
@@ -19,21 +19,21 @@ RELATIONS = ("self", "parent", "children", "siblings", "neighbours")
 
 
 def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The first ``size`` words that stand in the given relations to each word.
+    """The first ``size`` words with the given relations to each word.
 
-    A word is listed once, under the first relation that holds. Children and siblings come in the order of the
-    sentence, neighbours nearest first with the left one before the right one. A root is its own parent and has no
-    siblings. ``neighbours`` are all other words of the line, whichever sentence of it they stand in.
+    A word is listed once, under the first relation that holds. Children and siblings are in the order of the sentence,
+    neighbours in the order of their distance, the left one first. A root is its own parent and has no siblings.
+    ``neighbours`` are all other words of the line, also those of its other sentences.
 
     Args:
-        head: [B, W] int64, each word's head within its line, 0-based; a root is its own head; any value past the end
-        length: [B] int64, words of each line
-        size: the most words to list
-        order: relations, from ``self``, ``parent``, ``children``, ``siblings``, ``neighbours``
+        head: [B, W] int64, the head of each word within its line, 0-based; a root is its own head; padding is ignored
+        length: [B] int64, the number of words of each line
+        size: the maximum number of words to list
+        order: the relations, from ``self``, ``parent``, ``children``, ``siblings``, ``neighbours``
 
     Returns:
         ``members`` [B, W, K] int64, 0-based words of the line, 0 in empty places, and ``present`` [B, W, K] bool, True
-        where there is a member, with K = min(``size``, W). The members of a word come before its empty places.
+        where there is a member, with K = min(``size``, W). Empty places come last.
     """
     n = head.size(1)
     word = torch.arange(n, device=head.device)
@@ -41,15 +41,15 @@ def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> 
     root = head == word
     other = word[:, None] != word
     distance = word - word[:, None]
-    between = {  # [B or 1, W, W], row j, column k: does k stand in this relation to j?
+    between = {  # [B or 1, W, W], row j, column k: whether k has this relation to j
         "self": ~other[None],
         "parent": head[:, :, None] == word,
         "children": (head[:, None, :] == word[:, None]) & other,
         "siblings": (head[:, :, None] == head[:, None, :]) & other & ~root[:, :, None] & ~root[:, None, :],
         "neighbours": other[None],
     }
-    # One sortable number per pair: the relation, then the place within it. The last relation is written first, so that
-    # the first one that holds stays.
+    # One sort key per pair: the relation, then the place within it. Relations are written from the last to the first,
+    # so that the first one that holds remains.
     stride = 2 * n + 1
     nowhere = len(order) * stride
     key = torch.full((1, 1, 1), nowhere, device=head.device)
@@ -63,16 +63,16 @@ def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> 
 
 
 def line_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """:func:`relatives` of the words of a batch, in the numbering of each line: [B, W', K] each; W' is at least 1."""
+    """:func:`relatives` of the words of a batch, numbered by line: [B, W', K] each; W' is at least 1."""
     head = F.pad(syntax.parent - syntax.first_word[syntax.batch_of_word], (0, 1))[word_grid(syntax)]
     return relatives(head, syntax.n_words, size, order)
 
 
 def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """:func:`relatives` of the words of a batch, in flat numbering.
+    """:func:`relatives` of the words of a batch, numbered over the batch.
 
     Returns:
-        ``members`` [W, K] int64, flat words, and W, which is no word, in empty places; ``present`` [W, K] bool
+        ``members`` [W, K] int64, flat word indices, W in empty places; ``present`` [W, K] bool
     """
     members, present = line_relatives(syntax, size, order)
     row, word = syntax.batch_of_word, syntax.word_in_sentence
@@ -81,7 +81,7 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
 
 
 def word_grid(syntax: SyntaxBatch) -> Tensor:
-    """[B, W'] int64: the flat words of each line, padded on the right with their number; W' is at least 1."""
+    """[B, W'] int64: the flat word indices of each line, padded on the right with W; W' is at least 1."""
 
     def make() -> Tensor:
         word = torch.arange(max(1, int(syntax.lengths.words.max())), device=syntax.device)
@@ -91,7 +91,7 @@ def word_grid(syntax: SyntaxBatch) -> Tensor:
 
 
 def word_counts(syntax: SyntaxBatch) -> Tensor:
-    """[B] int64 on the host, as a packed sequence wants it: the words of each line, at least 1."""
+    """[B] int64 on the host, as a packed sequence expects it: the number of words of each line, at least 1."""
     return torch.from_numpy(syntax.lengths.words.astype(np.int64)).clamp_(min=1)
 
 
@@ -99,13 +99,13 @@ def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
     """Word vectors: the mean over the pieces of each word.
 
     Args:
-        states: [T, B, C], time first, in the columns of ``syntax``
+        states: [T, B, C], time first, with the columns of ``syntax``
 
     Returns:
-        [W + 1, C]: the words of the batch, flat, and a row of zeros for empty places
+        [W + 1, C]: the words of the batch, and a row of zeros for empty places
     """
     T, B, C = states.shape
-    # The row of each piece, sentence by sentence, as the words are.
+    # The row of each piece in ``states``, sentence by sentence like the words.
     pieces, total = syntax.n_pieces, int(syntax.lengths.pieces.sum())
     sentence = torch.arange(B, device=states.device).repeat_interleave(pieces, output_size=total)
     place = torch.arange(total, device=states.device) + (syntax.start - syntax.pieces_before)[sentence]

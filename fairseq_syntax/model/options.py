@@ -1,10 +1,10 @@
-"""A system's options as one typed dataclass, in fairseq's convention.
+"""The options of a system as one typed dataclass, in fairseq's convention.
 
-The command line is made from it, Hydra's values and presets are read by it, and a system is built from it. A field is
-an option by its name (``pascal_heads`` is ``--pascal-heads``); what the command line, a preset or a checkpoint does not
-set has the field's default. Annotations may be postponed, which fairseq's own dataclasses cannot have.
+The command line is generated from it, values of Hydra and presets are converted by it, and the system is built from it.
+The field ``pascal_heads`` is the option ``--pascal-heads``. An option that neither the command line nor the preset nor
+the checkpoint sets has the field's default. Unlike in fairseq's own dataclasses, annotations may be postponed.
 
-A field also declares which values it may have. That holds wherever they come from: the command line, Hydra's YAML, a
+A field also declares its valid values. They are checked wherever values come from: the command line, Hydra's YAML, a
 checkpoint with overrides, or Python.
 """
 
@@ -34,10 +34,10 @@ REMEMBERED_TEXTS: dict[str, str] = {}
 
 @dataclass
 class SystemConfig(FairseqDataclass):
-    """The options of a system; subclasses are dataclasses whose fields are made by :func:`option`.
+    """The options of a system; subclasses are dataclasses whose fields are declared by :func:`option`.
 
     Raises:
-        SyntaxDataError: a value is none that its option may have
+        SyntaxDataError: a value is not valid for its option
     """
 
     def __post_init__(self) -> None:
@@ -59,11 +59,11 @@ def option(
     """A field of a configuration.
 
     Args:
-        default: its value where none is given
-        help: what it is, for ``--help``, which also shows the default and the values that it may have
-        shown: how to write the default there; an empty string leaves it out
-        low, high: bounds of a number, both included; None is no bound
-        choices: of a text
+        default: the default value
+        help: the description for ``--help``, to which the default and the valid values are added
+        shown: how ``--help`` writes the default; an empty string omits it
+        low, high: inclusive bounds of a number; None for no bound
+        choices: the valid values of a string
     """
     metadata: dict[str, Any] = {}
     notes = []
@@ -86,14 +86,14 @@ def option_name(field_name: str) -> str:
 
 
 def check_options(config: type, values: Mapping[str, Any]) -> None:
-    """Check values of options by their declarations.
+    """Check the values of options against their declarations.
 
     Args:
-        config: a dataclass whose fields are made by :func:`option`
-        values: by the fields' names; those that are missing or None are not checked
+        config: a dataclass whose fields are declared by :func:`option`
+        values: by the fields' names; missing values and None are not checked
 
     Raises:
-        SyntaxDataError: a value is outside of its range, not a finite number, or none of the choices
+        SyntaxDataError: a value is out of range, not a finite number, or not one of the choices
     """
     for f in fields(config):
         value, choices = values.get(f.name), f.metadata.get("choices")
@@ -108,20 +108,20 @@ def check_options(config: type, values: Mapping[str, Any]) -> None:
 
 
 def add_options(parser: ArgumentParser | _ArgumentGroup, config: type[SystemConfig]) -> None:
-    """Add the options of a configuration to a parser, without their defaults: so a preset can set what is not given."""
+    """Add the options of a configuration to a parser, without defaults, so that presets can set them."""
     hints = get_type_hints(config)
     for f in fields(config):
         union = isinstance(hints[f.name], types.UnionType)
-        # the one spelling that fairseq knows
+        # the only form of optional types that fairseq understands
         f.type = Optional[_type(hints[f.name])] if union else hints[f.name]  # type: ignore[assignment]  # noqa: UP045
     gen_parser_from_dataclass(parser, config(), delete_default=True)
 
 
 def read_options(config: type[Config], args: Namespace) -> Config:
-    """The configuration that the options say.
+    """The configuration with the values of parsed options.
 
     Raises:
-        SyntaxDataError: a value is not of the option's type, or none that it may have
+        SyntaxDataError: a value does not have the option's type, or is not valid
     """
     hints = get_type_hints(config)
     values = {}
@@ -139,7 +139,7 @@ def read_options(config: type[Config], args: Namespace) -> Config:
 
 
 def _converted(value: Any, wanted: Any) -> Any:
-    """A value of the type; overrides at generation are whatever the user wrote. Raises ValueError for another one."""
+    """Convert a value, which in overrides at generation can be anything. Raises ValueError if it is not of the type."""
     if wanted is bool and not isinstance(value, bool):
         if str(value).lower() not in ("true", "false", "1", "0"):
             raise ValueError(value)
@@ -151,10 +151,10 @@ def _converted(value: Any, wanted: Any) -> Any:
 
 
 def check_task(task: Any) -> None:
-    """Check that a model with systems has this package's task: it brings the parses, and has all losses collected.
+    """Check that a model with systems has this package's task, which provides parses and checks the criterion.
 
     Raises:
-        SyntaxDataError: the task is another one of fairseq's
+        SyntaxDataError: it is another task of fairseq
     """
     if isinstance(task, FairseqTask) and not isinstance(task, TASK_REGISTRY["syntax_translation"]):
         raise SyntaxDataError(
@@ -165,7 +165,7 @@ def check_task(task: Any) -> None:
 
 
 def without_parse(message: str) -> SyntaxDataError:
-    """The error of a batch that has no parse, as those of fairseq's other tasks have none."""
+    """The error for a batch without a parse, such as a batch of another task of fairseq."""
     return SyntaxDataError(
         f"{message}, and this batch has none",
         option="--task",
@@ -174,20 +174,20 @@ def without_parse(message: str) -> SyntaxDataError:
 
 
 def _type(hint: Any) -> Any:
-    """``int`` of ``int`` and of ``int | None``."""
+    """The type without None: ``int`` for ``int`` and for ``int | None``."""
     return next((t for t in get_args(hint) if t is not type(None)), hint)
 
 
 def layer_numbers(option: str, text: str | None, total: int) -> tuple[int, ...]:
-    """Layers as a user names them: numbers from 0, with commas; negative ones count from the top, which is -1.
+    """Parse a list of layers: comma-separated numbers from 0; negative ones count from the top layer, −1.
 
     Args:
-        option: such as ``--pascal-layers``
-        text: its value; None stands for all layers
-        total: how many layers there are
+        option: the option, such as ``--pascal-layers``
+        text: its value; None means all layers
+        total: the number of layers
 
     Raises:
-        SyntaxDataError: not such a list, or not one of the layers
+        SyntaxDataError: it is not such a list, or there is no such layer
     """
     if text is None:
         return tuple(range(total))

@@ -31,11 +31,11 @@ class GuidedConfig(SystemConfig):
 
 
 class LogGaussian(torch.autograd.Function):
-    """``−(s − p)² / 2σ²``, the logarithm of a Gaussian factor, and (s − p)², which gives no gradient; in few kernels.
+    """``−(s − p)² / 2σ²``, the logarithm of a Gaussian, and (s − p)² without a gradient, in few kernels: [N, S] each.
 
     Args:
         place: [S], the places s
-        position: [N] float32, p
+        position: [N] float32, the positions p
         sigma: σ
     """
 
@@ -60,13 +60,13 @@ class LogGaussian(torch.autograd.Function):
 
 @dataclass
 class Guide:
-    """Global attention, for the first updates of a system that predicts a position.
+    """Global attention that guides the position predictor in the first updates.
 
     Attributes:
-        place: [S], from 0
-        share: of global attention in what is read, between 0 and 1
-        weights: of each step so far, those of global attention, [N, S] without gradient
-        positions: of each step so far, the predicted positions [N], with a gradient for the predictor alone
+        place: [S], the places, 0-based
+        share: the share of global attention in the weights, between 0 and 1
+        weights: for each step so far, the weights [N, S] of global attention, without gradient
+        positions: for each step so far, the predicted positions [N], with a gradient for the predictor only
     """
 
     place: Tensor
@@ -75,22 +75,22 @@ class Guide:
     positions: list[Tensor] = field(default_factory=list)
 
     def nll(self, sigma: float) -> Tensor:
-        """``Σ_s a_s (s − p)² / 2σ²`` [N, T] of global attention's weights a and the predicted position p.
+        """``Σ_s a_s (s − p)² / 2σ²``, [N, T], for the weights a of global attention and the predicted position p.
 
-        Up to a constant, the cross entropy between where global attention looks and a Gaussian of width σ around p: it
-        is least where p is the mean of the places that are looked at.
+        Up to a constant, this is the cross entropy between the weights and a Gaussian of width σ around p. Its minimum
+        is at the mean place under the weights.
         """
         weights, positions = torch.stack(self.weights, dim=1), torch.stack(self.positions, dim=1)
         return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
 
 
 class PositionPredictor(nn.Module):
-    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1.
+    """``sigmoid(v' tanh(W_p h))``: the relative position in the source, between 0 and 1.
 
-    Equation 9 of Luong et al. (2015), Equation 8 of the DLAA paper (Qiu et al. 2019).
+    This is Equation 9 of Luong et al. (2015) and Equation 8 of Qiu et al. (2019).
 
     Args:
-        hidden_size: of the decoder
+        hidden_size: the size of the decoder's state
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -104,14 +104,14 @@ Positions = TypeVar("Positions", bound="PositionMemory")
 
 @dataclass
 class PositionMemory(PaddedMemory):
-    """The places of a batch's sentences, and what a position among them is predicted by.
+    """The places of the source, and the weights that predict a position among them.
 
     Attributes:
-        of_hidden: has W_p beside W_h, where a position is predicted
-        place: [S] int64, from 0
-        span: [N] float32, what the predictor's share is multiplied by
-        score: v, of [1, H]; None where no position is predicted
-        guide: in a guided start
+        of_hidden: has W_p after W_h if a position is predicted
+        place: [S] int64, the places, 0-based
+        span: [N] float32, which the predicted relative position is multiplied by
+        score: v, [1, H]; None if no position is predicted
+        guide: the guide in a guided start; otherwise None
     """
 
     place: Tensor
@@ -123,7 +123,7 @@ class PositionMemory(PaddedMemory):
         return replace(super().select(rows), span=self.span.index_select(0, rows))
 
     def position(self, projected: Tensor) -> Tensor:
-        """[N] float32, 0-based, of ``W_p h`` [N, H]."""
+        """The predicted positions, [N] float32, 0-based, from ``W_p h`` [N, H]."""
         assert self.score is not None
         return self.span * torch.sigmoid(self.score(torch.tanh(projected)).squeeze(1).float())
 
@@ -131,18 +131,17 @@ class PositionMemory(PaddedMemory):
 class GuidedAttention(GlobalAttention):
     """Attention around a predicted position, with a guided start.
 
-    The translation loss alone trains the predictor slowly: its gradient is the difference of what two neighbouring
-    places are worth, and far from the right place neither is worth anything. So for the first updates the decoder reads
-    the whole sentence, with the keys and values that it has in any case, and the predictor learns the mean position of
-    that global attention (:meth:`Guide.nll`). This loss trains the predictor alone: if it trained the decoder's states
-    too, attention would settle on one place, which is easy to predict. In the second half of these updates the share
-    of global attention in what is read falls to 0. Afterwards, and in validation and search from the start, the model
-    is the paper's.
+    The translation loss alone trains the predictor slowly. Its gradient comes from the difference between two
+    neighbouring places, and far from the right place both are useless. So in the first updates, the decoder attends to
+    the whole sentence with the same keys and values, and the predictor learns the mean position of this global
+    attention (:meth:`Guide.nll`). This loss trains only the predictor: if it trained the decoder's states too, they
+    would attend to one place, which is easy to predict. In the second half of these updates, the share of global
+    attention decreases to 0. Afterwards, and in validation and search from the start, the model is the paper's.
 
     Args:
-        options: how long the start is guided (0 updates: not at all, as in the paper)
-        hidden_size, source_size: of the decoder, and of the encoder's states
-        sigma: of the Gaussian around the position, in places
+        options: the number of guided updates (0 as in the paper) and the weight of the loss
+        hidden_size, source_size: the sizes of the decoder's and the encoder's states
+        sigma: the standard deviation of the Gaussian around the position, in places
         predicts: whether a position is predicted at all
     """
 
@@ -167,13 +166,13 @@ class GuidedAttention(GlobalAttention):
         self.num_updates = num_updates
 
     def guided_share(self) -> float:
-        """Of global attention in what is read now: 1 in the first half of the guided updates, then falling to 0."""
+        """The current share of global attention: 1 in the first half of the guided updates, then decreasing to 0."""
         if not self.training or self.num_updates >= self.guided_updates:
             return 0.0
         return min(1.0, 2 - 2 * self.num_updates / self.guided_updates)
 
     def remember_positions(self, states: Tensor, padding: Tensor, span: Tensor) -> PositionMemory:
-        """The memory of :meth:`remember_places`, and of positions among them, from 0 to ``span`` [N] float32."""
+        """The memory of :meth:`remember_places`, with positions from 0 to ``span`` [N] float32."""
         predictor = self.position
         more = () if predictor is None else (predictor.hidden_proj.weight,)
         score = None if predictor is None else DeferredLinear(predictor.score.weight)
@@ -183,13 +182,13 @@ class GuidedAttention(GlobalAttention):
         return PositionMemory(**places, place=place, span=span, score=score, guide=guide)
 
     def weights(self, hidden: Tensor, position: Tensor | None, memory: Any, step: int) -> Tensor:
-        """Weights around a position.
+        """The weights around a position.
 
         Args:
             hidden: [N, H], the decoder's state
-            position: [N] float32; None where none is predicted
-            memory: of :meth:`remember`
-            step: target position, 0-based
+            position: [N] float32; None if no position is predicted
+            memory: the memory from :meth:`remember`
+            step: the target position, 0-based
 
         Returns:
             [N, S] float32
@@ -203,14 +202,14 @@ class GuidedAttention(GlobalAttention):
         if (guide := memory.guide) is not None:
             everywhere = self.everywhere(hidden, memory)
             guide.weights.append(everywhere.detach())
-            # Of the detached state: this loss trains the predictor alone.
+            # From the detached state, since this loss trains only the predictor.
             projected_alone = memory.of_hidden(hidden.detach())[:, hidden.size(1) :]
             guide.positions.append(memory.position(projected_alone))
             weights = weights * (1 - guide.share) + everywhere * guide.share
         return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
-        """``position``, while there is a guide."""
+        """The loss ``position`` while there is a guide."""
         guide: Guide | None = memory.guide
         if guide is None:
             return {}

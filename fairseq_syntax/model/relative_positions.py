@@ -1,9 +1,9 @@
-"""Relative positions of any kind in the heads' scores and values (Shaw, Uszkoreit and Vaswani, 2018).
+"""Relative positions in the scores and values of attention heads (Shaw, Uszkoreit and Vaswani, 2018).
 
     e_ij = q_i · (k_j + a^K_{r(i,j)}) / √d          out_i = Σ_j softmax(e)_ij (v_j + a^V_{r(i,j)})
 
-A system says which of R buckets ``r(i, j)`` each pair of places is in; the embeddings ``a`` are learnt per dimension of
-a head and shared by the heads.
+A system assigns each pair of places one of R buckets ``r(i, j)``. The embeddings ``a`` have the size of a head and are
+shared by the heads.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fairseq_syntax.model.task import SyntaxTask
 
 
 class RelativeEmbeddings(nn.Module):
-    """``a^K`` and ``a^V`` of several layers: one vector for each bucket, for the keys and for the values.
+    """``a^K`` and ``a^V`` of several layers: one vector per bucket for the keys and one for the values.
 
-    Layers whose heads have the same dimensions share a parameter: for each one a GPU's optimizer has some ten kernels.
+    Layers with the same head size share a parameter, since on a GPU the optimizer launches some ten kernels for each.
 
     Args:
-        layers: their numbers
+        layers: the layers' numbers
         buckets: R
-        dim: d, the dimensions of a head
+        dim: d, the size of a head
     """
 
     def __init__(self, layers: Sequence[int], buckets: int, dim: int) -> None:
@@ -47,22 +47,22 @@ class RelativeEmbeddings(nn.Module):
         return [layer for layer, size in self._dims.items() if size == dim]
 
     def fit(self, layer: int, dim: int) -> None:
-        """Give a layer embeddings of the dimensions that its heads have; those of all layers are drawn anew."""
+        """Set the head size of a layer; the embeddings of all layers are initialised again."""
         if self._dims[layer] != dim:
             self._dims[layer] = dim
             self._make()
 
     def by_layer(self) -> dict[int, Tensor]:
-        """``a^K`` and ``a^V`` of each layer, [2, R, d]; ask once in a step, and all gradients meet in one kernel."""
+        """``a^K`` and ``a^V`` of each layer, [2, R, d]; if called once per step, one kernel joins all gradients."""
         parts = ((self._layers_of(int(dim)), vectors.unbind()) for dim, vectors in self.vectors.items())
         return {layer: part for layers, unbound in parts for layer, part in zip(layers, unbound)}
 
 
 def check_word_order(args: Namespace, task: SyntaxTask) -> None:
-    """Refuse to train without parses a model whose only positions are those of the parse.
+    """Check that a model is not trained without parses if the parse is its only source of positions.
 
     Raises:
-        SyntaxDataError: a sentence without a parse would be a bag of words to it
+        SyntaxDataError: it is; a sentence without a parse would be a bag of words
     """
     if getattr(args, "no_token_positional_embeddings", False) and task.cfg.parse_dropout:
         raise SyntaxDataError(
@@ -72,10 +72,10 @@ def check_word_order(args: Namespace, task: SyntaxTask) -> None:
 
 
 class RelativeTerm(ScoreTerm):
-    """The two formulas above, for buckets that are given pair by pair.
+    """The two formulas above, with a bucket for each pair.
 
     Args:
-        buckets: [B or 1, T, T] int64, r(i, j) from 0 to R - 1; row: query, column: key
+        buckets: [B or 1, T, T] int64, r(i, j) from 0 to R − 1; row: query, column: key
         vectors: [2, R, d], ``a^K`` and ``a^V`` of the layer
     """
 
@@ -83,7 +83,7 @@ class RelativeTerm(ScoreTerm):
         self._buckets, self._vectors = buckets[:, None], vectors
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        # Anew in each pass, as a checkpointed layer has two; the gradients of both meet in one kernel.
+        # Not in __init__, since a checkpointed layer runs twice. One unbind joins both gradients in one kernel.
         keys, self._values = self._vectors.to(inputs.q.dtype).unbind()
         by_bucket = inputs.q @ keys.t()  # [B, H, T, R]; q holds the 1/√d
         return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
@@ -94,13 +94,13 @@ class RelativeTerm(ScoreTerm):
 
 
 def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
-    """The weights of each bucket added up: [B, H, T, R], of the weights' dtype.
+    """The sum of the weights in each bucket: [B, H, T, R], with the dtype of the weights.
 
-    The sums are made in float32 at least: of a long line's weights the small ones would be lost in half precision.
+    Sums are computed in float32 at least; half precision would lose small weights of long lines.
 
     Args:
         weights: [B, H, T, N]
-        buckets: [B, H, T, N] int64, from 0 to R - 1
+        buckets: [B, H, T, N] int64, from 0 to R − 1
         number: R
     """
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))

@@ -11,17 +11,17 @@ from fairseq_syntax.model.task import SyntaxTask
 
 
 class Generator(NamedTuple):
-    """A replacement of fairseq's generator: its class, and arguments beyond fairseq's."""
+    """A replacement of fairseq's generator: its class and its additional arguments."""
 
     cls: type
     arguments: dict[str, Any]
 
 
 class SystemSearch:
-    """The search of a system, one for each task; registered by :func:`register_search`.
+    """The search of a system, with one instance per task; registered by :func:`register_search`.
 
     Args:
-        task: a ``syntax_translation`` task, whose configuration has the options of :attr:`config`
+        task: a ``syntax_translation`` task, whose configuration contains the options of :attr:`config`
     """
 
     config: ClassVar[type[FairseqDataclass]] = FairseqDataclass
@@ -30,25 +30,25 @@ class SystemSearch:
         self.task = task
 
     def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
-        """The generator for these models; None: fairseq's, or another system's.
+        """The generator for these models; None for fairseq's or that of another system.
 
         Args:
-            args: options of generation
-            taken: whether the caller has a generator of its own
+            args: the options of generation
+            taken: whether the caller has its own generator
 
         Raises:
-            SyntaxDataError: this system's options are set, and the models are not its own
+            SyntaxDataError: options of this search are set, but the models are not of its system
         """
         return None
 
     def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """See the hypotheses of a batch, the best first, before the caller does."""
+        """Receive the hypotheses of a batch, the best one first, before the caller does."""
 
 
 SEARCHES: list[type[SystemSearch]] = []
 
 
 def register_search(search: type[SystemSearch]) -> type[SystemSearch]:
-    """Let tasks have this search."""
+    """A class decorator that adds the search to all tasks."""
     SEARCHES.append(search)
     return search

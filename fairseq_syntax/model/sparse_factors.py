@@ -1,12 +1,12 @@
 """Attention whose scores are multiplied by a mostly zero factor, in time linear in the length of the sentence.
 
-A factor of 0 makes a logit of 0, and exp(0) = 1, so all keys without an arc have the same weight and their values enter
-only through one sum per sentence. With `a` running over the arcs of row `i`, `p` their factors and `s` their scores
+A factor of 0 gives a logit of 0, and exp(0) = 1. So all keys without an arc have the same weight, and their values
+contribute only through one sum per sentence. For the arcs `a` of row `i`, with factors `p` and scores `s`,
 
     out_i = (Σ_k V_k + Σ_a (exp(s_ia p_ia) - 1) V_a) / (n + Σ_a (exp(s_ia p_ia) - 1)),    n = unpadded length
 
-which is softmax(S ⊙ P) V exactly, at O(T + arcs) and without any tensor of `[B, H, T, T]`. Numerator and denominator
-are multiplied by exp(-m_i), m_i the largest logit of the row, so that no score is too large.
+which is exactly softmax(S ⊙ P) V, in O(T + arcs) and without a tensor `[B, H, T, T]`. Numerator and denominator are
+multiplied by exp(-m_i), with m_i the largest logit of the row, so that the exponentials do not overflow.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class SparseFactors:
     """The non-zero entries of a factor tensor P `[B, H, T, T]`, grouped by query.
 
     A place (t, b, h) is flattened as `(t * B + b) * H + h`, which is the memory order of projections `[T, B, H * d]`.
-    There are as many entries and rows as were given, of which some may be void: how many there are is known on the
-    host, and no device has to be waited for. Void entries have a factor of 0; void rows, and the entries of heads that
-    do not exist, have the place `T * B * H`, one past the last.
+    Duplicate entries become void instead of being removed, so that the host knows the sizes without waiting for the
+    device. Void entries have a factor of 0. Void rows, and entries of heads that do not exist, have the place
+    `T * B * H`, one past the last.
 
     Attributes:
         size: (B, H, T)
         query: [A] int64, the place of each entry's query
-        key: [A] int64, the place of its key: same sentence and head; any place where the entry is void
+        key: [A] int64, the place of its key, with the same sentence and head; arbitrary for void entries
         factor: [A] float, P[b, h, query, key]
-        void: [A] bool, True on entries that do not count
-        places: [R] int64, the places that have entries as query, and void ones
-        row: [A] int64, index of each entry's query in `places`
-        counts: [R] int64, number of entries of each row
+        void: [A] bool, True on void entries
+        places: [R] int64, the place of each row: those of queries with entries, and void ones
+        row: [A] int64, the row of each entry: the index of its query in `places`
+        counts: [R] int64, the number of entries of each row
     """
 
     size: tuple[int, int, int]
@@ -57,13 +57,12 @@ class SparseFactors:
         key: Tensor,
         factor: Tensor,
     ) -> SparseFactors:
-        """Collects entries; entries of the same (batch, head, query, key) are summed, as the exponential is not linear.
+        """Collect entries; those with the same (batch, head, query, key) are summed, as the exponential is not linear.
 
         Args:
             size: (B, H, T)
-            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the
-                padded batch. An entry whose head is negative is left out; None gives all entries
-                to every head
+            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the padded batch. Entries
+                with a negative head are void; a ``head`` of None repeats all entries for every head
             factor: [A] float
         """
         B, H, T = size
@@ -99,7 +98,7 @@ class SparseFactors:
 
 
 def _differs_from_before(x: Tensor) -> Tensor:
-    """[A] bool: True where an element of x [A] is another than the one before it, and on the first."""
+    """[A] bool: True where an element of x [A] differs from the one before it, and on the first."""
     return torch.cat([torch.ones_like(x[:1], dtype=torch.bool), x[1:] != x[:-1]])
 
 
@@ -112,12 +111,12 @@ def sparse_factor_attention(
 ) -> Tensor:
     """softmax(q kᵀ ⊙ P) v with padded keys masked: the linear form above, forward and backward.
 
-    Exponentials and sums are taken in float32 at least; the result has the dtype of `v`. The factors get no gradient.
+    Exponentials and sums are computed in float32 at least; the result has the dtype of `v`. Factors get no gradient.
 
     Args:
-        q, k: [B, H, T, d], q already divided by √d; both None where the logits are P itself (LDA)
+        q, k: [B, H, T, d], q already divided by √d; both None if the logits are P itself (LDA)
         v: [B, H, T, d]
-        factors: the entries of P; none of them may point at a padded key
+        factors: the entries of P, none of them for a padded key
         key_padding_mask: [B, T] bool, True on padding
 
     Returns:
@@ -130,7 +129,7 @@ def sparse_factor_attention(
 
 
 class _SparseFactorAttention(torch.autograd.Function):
-    """Operands and result are [T, B, H, d], seen as one row of d per place; saves the rows of the entries only."""
+    """Operands and result are [T, B, H, d], with one row of size d per place; only rows of entries are saved."""
 
     @staticmethod
     def forward(ctx, q, k, v, factors: SparseFactors, key_padding_mask):
@@ -152,9 +151,9 @@ class _SparseFactorAttention(torch.autograd.Function):
             logit = (q_arc * k_arc).sum(-1) * p
         logit = logit.masked_fill(factors.void, float("-inf"))
 
-        # A row all of whose keys have entries has no other key of logit 0: its largest logit may be negative, and the
-        # subtraction below would cancel to nothing.
-        sentence = factors.places % (B * H)  # of a void row some sentence's
+        # If all keys of a row have entries, no key has a logit of 0: the largest logit may be negative, and then the
+        # excess over `rest` below would cancel.
+        sentence = factors.places % (B * H)  # arbitrary for a void row
         others = n[sentence // H] - factors.counts
         lowest = torch.zeros_like(others).masked_fill_(others <= 0, float("-inf"))
         m = lowest.scatter_reduce_(0, row, logit, "amax")
@@ -166,7 +165,7 @@ class _SparseFactorAttention(torch.autograd.Function):
         numerator.index_add_(0, row, v_arc * excess[:, None])
         attended = numerator / norm[:, None]
 
-        # One place more than there are, for void rows.
+        # One additional place, for void rows.
         out = v.new_empty(T * B * H + 1, d)
         out[:-1].view(T, B, H, d).copy_(total / n[:, None, None])
         out = out.index_copy_(0, factors.places, attended.to(v.dtype))[:-1].view(T, B, H, d)
@@ -181,16 +180,16 @@ class _SparseFactorAttention(torch.autograd.Function):
         factors, row = ctx.factors, ctx.factors.row
         T, B, H, d = grad.shape
         grad = grad.contiguous()
-        # A void row reads some place, and its correction below is exactly 0.
+        # A void row reads an arbitrary place; its correction below is exactly 0.
         last = T * B * H - 1
         grad_row = _rows(grad, factors.places.clamp(max=last), e.dtype)
 
-        # Every value of a sentence gets the same share from a row, rest / norm (1 / n from a row without entries) ...
+        # Each row gives every value of the sentence the same share, rest / norm (1 / n for a row without entries) ...
         share = grad.sum(0, dtype=e.dtype) / n[:, None, None]
         correction = rest / norm - 1 / n[sentence // H]
         share.view(B * H, d).index_add_(0, sentence, grad_row * correction[:, None])
         grad_v = (share.expand(T, B, H, d) if real is None else share * real).contiguous()
-        # ... and those with an entry the excess over it.
+        # ... and the values of its entries the excess over it.
         grad_row = grad_row / norm[:, None]
         grad_arc = grad_row.index_select(0, row)
         grad_v.view(-1, d).index_add_(0, factors.key, grad_arc * excess[:, None])
@@ -198,7 +197,7 @@ class _SparseFactorAttention(torch.autograd.Function):
         if q_arc is None:
             return None, None, grad_v, None, None
 
-        # The difference before the product, so that a row with all its weight on one key gets a gradient of exactly 0.
+        # Subtract before multiplying, so that a row with all its weight on one key gets a gradient of exactly 0.
         grad_logit = (grad_arc * (v_arc - attended.index_select(0, row))).sum(-1) * e
         grad_score = (grad_logit * p)[:, None]
         grad_q, grad_k = (torch.zeros((T * B * H, d), dtype=e.dtype, device=grad.device) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The task as models, searches and the input reader see it."""
+"""The interface of the task for models, searches and the input reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class SyntaxTask(Protocol):
     """The dictionaries, labels, segmentations and needs of a translation task.
 
-    :class:`~fairseq_syntax.tasks.syntax_translation.SyntaxTranslationTask` is one; tests bring smaller ones.
+    :class:`~fairseq_syntax.tasks.syntax_translation.SyntaxTranslationTask` implements it; tests have smaller classes.
     """
 
     @property
@@ -36,23 +36,23 @@ class SyntaxTask(Protocol):
 
     @property
     def source_segmenter(self) -> Any:
-        """The source's segmentation; None where the data have none."""
+        """The source's segmentation; None if the data have none."""
 
     @property
     def target_segmenter(self) -> Any:
-        """The target's segmentation; None where the data have none."""
+        """The target's segmentation; None if the data have none."""
 
     @property
     def datasets(self) -> Any:
-        """The datasets that were loaded, by split."""
+        """The loaded datasets by split."""
 
     @property
     def data_dir(self) -> str:
-        """The data directory, for errors."""
+        """The data directory, for error messages."""
 
     @property
     def parse_origins(self) -> ParseOrigins:
         """How the training text of the loaded models was parsed."""
 
     def needs(self, side: str) -> frozenset[str] | None:
-        """The syntax that models read on a side (``source``, ``target``): of ``tree`` and ``arcs``; None if unknown."""
+        """What models need of the syntax of a side (``source``, ``target``): ``tree``, ``arcs``; None if unknown."""

@@ -1,7 +1,7 @@
-"""``syntax_transformer``: any encoder systems with any decoder system, chosen by options.
+"""``syntax_transformer``: a Transformer with any encoder and decoder systems, selected by options.
 
-The architectures of the systems (``pascal_transformer``, ``ldd_transformer``, …) are presets of this one model, so a
-combination is two words on the command line and no new class.
+The architectures of the systems (``pascal_transformer``, ``ldd_transformer``, …) are presets of this model, so that a
+combination of systems needs no new class.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SyntaxTransformerModel(TransformerModel):
             help=f"decoder systems, separated by commas, of: {', '.join(sorted(DECODER_SYSTEMS))} (default: none)",
         )
         systems = (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values())
-        for config in dict.fromkeys(system.config for system in systems):  # some share one
+        for config in dict.fromkeys(system.config for system in systems):  # some systems share one
             add_options(parser, config)
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:
-        """Build the model; the systems see the task's label inventories."""
+        """Build the model; the systems read the task's label inventories."""
         syntax_architecture(args)
         if args.encoder_syntax or args.decoder_syntax:
             check_task(task)
@@ -61,7 +61,9 @@ class SyntaxTransformerModel(TransformerModel):
                     f"--{side}-layers-to-keep gives the layers other numbers, and {', '.join(systems)} would act in "
                     "layers that were trained without"
                 )
-        cfg = TransformerConfig.from_namespace(args)  # of this build alone; fairseq hands it on to the two below
+        cfg = TransformerConfig.from_namespace(
+            args
+        )  # new for this build; fairseq passes it on to the two methods below
         cfg.systems = (encoder, decoder)
         try:
             return super().build_model(cfg, task)
@@ -75,7 +77,7 @@ class SyntaxTransformerModel(TransformerModel):
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
-        """Build the decoder with the systems of this model: fairseq's own where there are none."""
+        """Build the decoder with the systems of this model; fairseq's own if there are none."""
         systems = cfg.systems[1]
         if not systems:
             return super().build_decoder(cfg, tgt_dict, embed_tokens)
@@ -97,7 +99,7 @@ class SyntaxTransformerModel(TransformerModel):
 
     @property
     def drops_parses(self) -> bool:
-        """Whether ``--parse-dropout`` has a parse to take away."""
+        """Whether ``--parse-dropout`` has an effect."""
         return any(system.drops_parses for system in self.encoder.systems.values())
 
     @property
@@ -107,7 +109,7 @@ class SyntaxTransformerModel(TransformerModel):
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Names of the losses of the systems, which a criterion has to collect (:mod:`.losses`)."""
+        """The names of the systems' losses, which a criterion must collect (:mod:`.losses`)."""
         systems = (*self.encoder.systems.values(), *self._decoder_systems.values())
         return tuple(name for system in systems for name in system.supervises())
 
@@ -125,8 +127,8 @@ class SyntaxTransformerModel(TransformerModel):
         """fairseq's forward with the batch's syntax.
 
         Returns:
-            logits [B, T', V], and ``extra``, in which ``encoder_step`` and, where systems have a part in the
-            decoder, ``decoder_step`` are each side's :class:`~fairseq_syntax.model.heads.Step`
+            logits [B, T', V], and ``extra`` with the :class:`~fairseq_syntax.model.heads.Step` of each side:
+            ``encoder_step`` and, if there are systems in its layers, ``decoder_step``
         """
         encoder_out = self.encoder(
             src_tokens,
@@ -150,7 +152,7 @@ class SyntaxTransformerModel(TransformerModel):
 def _chosen(
     option: str, text: str | None, registered: Mapping[str, Any], args: Namespace, task: SyntaxTask
 ) -> dict[str, Any]:
-    """The systems that an option names, built, in its order."""
+    """Build the systems that an option names, in its order."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in registered:
@@ -162,7 +164,7 @@ def _chosen(
 
 
 def syntax_architecture(args: Namespace) -> None:
-    """The plain Transformer; its sizes are fairseq's."""
+    """The plain Transformer, with fairseq's sizes."""
     args.encoder_syntax = getattr(args, "encoder_syntax", None)
     args.decoder_syntax = getattr(args, "decoder_syntax", None)
     base_architecture(args)
@@ -175,7 +177,7 @@ SIZES: dict[str, Callable[[Namespace], Any]] = {
 }
 
 
-# The options that each architecture sets, by its name in the base size.
+# The options that each architecture sets, by the architecture's name in the base size.
 PRESETS: dict[str, dict[str, Any]] = {}
 
 
@@ -187,16 +189,16 @@ def criterion_of(preset: Mapping[str, Any]) -> str:
         for name in preset.get(option, "").split(",")
         if name
     ]
-    # The last that is not the default: lasyn_em takes the losses of an encoder's heads too, but not the other way.
+    # The last one that is not the default: lasyn_em also collects the losses of encoder heads, but not vice versa.
     return next((name for name in reversed(chosen) if name != HeadSystem.criterion), HeadSystem.criterion)
 
 
 def register_presets(name: str, **defaults: Any) -> None:
-    """Register ``NAME``, ``NAME_iwslt_de_en`` and ``NAME_tiny``: this model with some defaults, in three sizes.
+    """Register ``NAME``, ``NAME_iwslt_de_en`` and ``NAME_tiny``: this model with other defaults, in three sizes.
 
     Args:
         name: the architecture's name, such as ``pascal_transformer``
-        defaults: values of options where the command line does not set them
+        defaults: the values of options that the command line does not set
     """
     PRESETS[name] = defaults
     for suffix, size in SIZES.items():

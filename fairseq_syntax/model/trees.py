@@ -1,7 +1,7 @@
 """Depths, subtrees, traversals and levels of the dependency trees of a batch, computed on the device.
 
-Words are numbered flat over the batch. Sums along the path to the root and over subtrees take a number of steps that
-is the logarithm of the longest line: each step doubles how far up a word looks.
+Words are numbered over the whole batch. Sums over paths to the root and over subtrees take a number of steps that is
+logarithmic in the length of the longest line: each step doubles the distance covered.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fairseq_syntax.data.batch import SyntaxBatch
 
 
 class Paths:
-    """The path from each word to its root. All tensors are int64 of size [W] and count from 0 unless said otherwise.
+    """The path from each word to its root. Unless stated otherwise, tensors are int64 [W], 0-based.
 
-    A token of several words (a CoNLL-U range) can close a cycle where the range's words have heads on both sides of
-    it. The first word of a cycle then counts as a root.
+    A token of several words (a CoNLL-U range) can close a cycle if these words have heads on both sides of it. The
+    first word of a cycle then counts as a root.
 
     Args:
         parent: flat index of each word's parent; a root is its own parent
         steps: 2^steps is at least the number of words of any line
-        may_have_cycles: False where it is known that there are none
+        may_have_cycles: False if there are known to be none
     """
 
     def __init__(self, parent: Tensor, steps: int, may_have_cycles: bool = True) -> None:
@@ -40,7 +40,7 @@ class Paths:
 
     @cached_property
     def _ancestors(self) -> list[Tensor]:
-        """The ancestor of each word 1, 2, 4, … steps up, [W + 1]; W, which is no word, above the roots."""
+        """The ancestor of each word 1, 2, 4, … steps up, [W + 1]; W, no word, above the roots."""
         above = self.parent.masked_fill(self.is_root, self.parent.numel())
         ancestors = [F.pad(above, (0, 1), value=self.parent.numel())]
         for _ in range(1, self._steps):
@@ -48,14 +48,14 @@ class Paths:
         return ancestors
 
     def path_sum(self, values: Tensor) -> Tensor:
-        """Sum of ``values`` [W] over each word and all above it."""
+        """The sum of ``values`` [W] over each word and its ancestors."""
         total = F.pad(values, (0, 1))
         for ancestor in self._ancestors:
             total = total + total[ancestor]
         return total[:-1]
 
     def subtree_sum(self, values: Tensor) -> Tensor:
-        """Sum of ``values`` [W] over each word and all below it."""
+        """The sum of ``values`` [W] over each word and its descendants."""
         total = F.pad(values, (0, 1))
         for ancestor in self._ancestors:
             total = total.index_add(0, ancestor, total)
@@ -63,7 +63,7 @@ class Paths:
 
     @cached_property
     def depth(self) -> Tensor:
-        """Steps from the root, which has depth 0."""
+        """The distance from the root, which has depth 0."""
         return self.path_sum(torch.ones_like(self.parent)) - 1
 
 
@@ -87,13 +87,13 @@ class Forest(Paths):
 
     @cached_property
     def subtree_size(self) -> Tensor:
-        """Words of each word's subtree, itself included."""
+        """The number of words of each word's subtree, including itself."""
         return self.subtree_sum(torch.ones_like(self.parent))
 
     @cached_property
     def preorder(self) -> Tensor:
-        """Place of each word in its line, a head before its children, children (and roots) left to right."""
-        # Between the place of a head and that of its child stand the head and the subtrees of earlier siblings.
+        """The rank of each word in its line, heads before their children, children (and roots) from left to right."""
+        # From the rank of a head to that of its child, one counts the head and the subtrees of earlier siblings.
         parent = torch.where(self.is_root, self.parent.numel() + self._line, self.parent)
         siblings, order = parent.sort(stable=True)
         before = F.pad(self.subtree_size[order].cumsum(0), (1, 0))[:-1]
@@ -103,15 +103,15 @@ class Forest(Paths):
 
     @cached_property
     def postorder(self) -> Tensor:
-        """Place of each word in its line, children before their head, children (and roots) left to right."""
-        # A word has left the words above it behind in pre-order, and meets its subtree first in post-order.
+        """The rank of each word in its line, children before their heads, children (and roots) from left to right."""
+        # Unlike in pre-order, a word's ancestors come after it in post-order, and its descendants before it.
         return self.preorder - self.depth + self.subtree_size - 1
 
     @cached_property
     def level_sizes(self) -> list[int]:
-        """Words of each depth in the batch, from the roots on; at least one level.
+        """The number of words of each depth in the batch, beginning with the roots; at least one level.
 
-        On the host: where the heads stayed there, no other device is waited for.
+        It is computed on the host. If the heads are there, no device is waited for.
         """
         host: Paths = self
         if self.parent.device.type != "cpu" and self._host_parent is not None:
@@ -120,12 +120,12 @@ class Forest(Paths):
 
     @cached_property
     def by_level(self) -> Tensor:
-        """The words by depth, and those of a depth as they stand."""
+        """The words sorted by depth, those of the same depth in their order."""
         return self.depth.argsort(stable=True)
 
     @cached_property
     def parent_in_level(self) -> list[Tensor]:
-        """Of each level, for each of its words the place of its parent in the level above; roots have 0."""
+        """For each level, the index of each word's parent among the words of the level above; 0 for roots."""
         place = torch.empty_like(self.parent)
         levels = self.by_level.split(self.level_sizes)
         for level in levels:
@@ -135,7 +135,7 @@ class Forest(Paths):
 
 
 def has_cycle(parent: np.ndarray, steps: int) -> bool:
-    """Whether the parents of words close a cycle somewhere.
+    """Whether there is a cycle among the words' parents.
 
     Args:
         parent: [W] int64, a root is its own parent
@@ -162,6 +162,6 @@ def without_cycles(parent: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         first = torch.minimum(first, first[ancestor])
         ancestor = ancestor[ancestor]
-    # So far up, every word has come to a root or goes round in a cycle.
+    # So many steps up, every word has reached a root or is on a cycle.
     on_cycle = torch.zeros_like(parent, dtype=torch.bool).index_fill_(0, ancestor, True)
     return torch.where(on_cycle & (first == word), word, parent)
