@@ -11,7 +11,7 @@ from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
-_NO_MODELS = "# models: DIR             # default: those that Stanza has downloaded"
+_NO_MODELS = "# models: DIR             # default: the models that Stanza has downloaded"
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
 SYSTEMS = Path(__file__).parents[2] / "systems"
 _SYSTEM = re.compile(r'^@register_encoder_system\("(\w+)"\)$', re.M)
