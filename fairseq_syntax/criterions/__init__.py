@@ -1,4 +1,4 @@
-"""The training objectives. Imported eagerly: fairseq's ``--user-dir`` does not look for them."""
+"""The training criteria. They are imported eagerly, since fairseq's ``--user-dir`` does not search for them."""
 
 from fairseq_syntax.criterions import lasyn_em, supervised_head
 

@@ -1,6 +1,6 @@
 """Neural expectation maximisation (Yang et al. 2019, sections 2.3 and 2.4), plus the losses of the model's systems."""
 
-# No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
+# No postponed annotations: fairseq generates options from the types of the configuration, which must not be strings.
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaSynEMConfig(FairseqDataclass):
-    """Options of the criterion."""
+    """The options of the criterion."""
 
     em_steps: int = option(
         1, "K: optimizer steps on each batch, each with its own E-step (Algorithm 1)", low=1, high=1000
@@ -51,12 +51,12 @@ class LaSynEMConfig(FairseqDataclass):
 class LaSynEMCriterion(FairseqCriterion):
     """Regularised neural expectation maximisation (Equation 12).
 
-    The loss is minus the lower bound (8), tight after its E-step, plus lambda times the tag loss. Logged, in bits per
-    token: ``nll_loss`` of the words with the tags summed out, and its ``ppl``, which compare with a plain
-    Transformer's; ``tag_loss``; and ``tag_accuracy``, the percentage of tags that P(z) predicts before seeing the word.
+    The loss is minus the lower bound (8), which is tight after the E-step, plus lambda times the tag loss. It logs, in
+    bits per token, ``nll_loss`` of the words (tags are summed out), with ``ppl``, both comparable with a plain
+    Transformer's; ``tag_loss``; and ``tag_accuracy``, the percentage of tags that P(z) predicts without the word.
 
     Attributes:
-        target_needs: what the batch must bring of the target's syntax
+        target_needs: what the batch must contain of the target's syntax
     """
 
     takes_system_losses = True
@@ -75,13 +75,13 @@ class LaSynEMCriterion(FairseqCriterion):
         check_options(LaSynEMConfig, {**named, "label_smoothing": label_smoothing})
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self._em_steps = em_steps
-        self._checked: LaSynDecoder | None = None  # whose tags were compared with the data's
+        self._checked: LaSynDecoder | None = None  # the decoder whose tags were compared with the data's
         self.observed_updates = observed_updates
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
     def forward(self, model, sample, reduce=True):
-        """Returns the loss, the sample size by which it is divided, and the values to log."""
-        from fairseq_syntax.systems.lasyn.softmax import em_loss  # for these models alone
+        """Returns the loss, the sample size by which it is divided, and the logging output."""
+        from fairseq_syntax.systems.lasyn.softmax import em_loss  # only for these models
 
         decoder, target = model.decoder, sample["target"]
         if not isinstance(decoder, LaSynDecoder):
@@ -89,7 +89,7 @@ class LaSynEMCriterion(FairseqCriterion):
                 "lasyn_em trains lasyn models", option="--criterion", hint="use --arch lasyn_transformer"
             )
         features, extra = model(**sample["net_input"], features_only=True)
-        # Their number is known, so that no device has to be waited for.
+        # The number of tokens is known, so the host does not wait for the device.
         real = places_of(target.ne(self.padding_idx), sample["ntokens"])
         hidden, words = features.flatten(0, 1)[real], target.flatten()[real]
         log_prior = decoder.log_prior(hidden)
@@ -101,7 +101,7 @@ class LaSynEMCriterion(FairseqCriterion):
             log_prior,
             words,
             self.smoothing,
-            # UNKNOWN is em_loss's sign of a value that is not observed, too.
+            # UNKNOWN also means "not observed" in em_loss.
             observed=tags if self.training and decoder.num_updates < self.observed_updates else None,
         )
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
@@ -123,7 +123,7 @@ class LaSynEMCriterion(FairseqCriterion):
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
     def epoch_iterator(self, base: "TrainingBatches") -> "TrainingBatches":
-        """The task's batches, with each group that makes one update repeated K times."""
+        """The task's batches, with the batches of each update repeated K times."""
         base.repeats = self._em_steps
         return base
 
@@ -140,8 +140,7 @@ class LaSynEMCriterion(FairseqCriterion):
                 hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
             )
         tags = decoder.target_values(sample["target"], syntax)
-        # Of the first batch only: the host waits for the device. Value 0 is </s>, and empty lines
-        # have no tag.
+        # In the first batch only, since the host waits for the device. Value 0 is </s>, and empty lines have no tag.
         if first and self.training and not tags.gt(0).any() and unpack(syntax).pieces.numel():
             raise SyntaxDataError(
                 f"no word of the first batch has a {str(decoder.tags).upper()} tag",
@@ -165,5 +164,5 @@ class LaSynEMCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """True: every entry is a sum over the batch."""
+        """True, since all entries are sums over the batch."""
         return True

@@ -16,10 +16,10 @@ from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, syste
 
 @register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the systems' losses.
+    """Label-smoothed cross entropy (by default without smoothing) and the systems' losses.
 
-    Logs, in bits per token as fairseq does, ``translation_loss``, ``child_loss`` and ``parent_loss`` and, in
-    validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
+    It logs ``translation_loss``, ``child_loss`` and ``parent_loss`` in bits per token, as fairseq does, and in validation
+    ``parent_uas``, the percentage of words whose parent has the highest score, without repair to a tree.
     """
 
     takes_system_losses = True
@@ -57,6 +57,6 @@ class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
 class LisaCriterion(SupervisedHeadCriterion):
     """Label-smoothed cross entropy and the parents' cross entropy: ``log p(translation) + log p(parents)``.
 
-    Logs ``translation_loss`` and ``lisa_loss`` and, in validation, ``lisa_uas``.  It is ``supervised_head`` by another
-    name: either takes what the systems of the encoder ask for.
+    It logs ``translation_loss`` and ``lisa_loss``, and in validation ``lisa_uas``. It is another name of
+    ``supervised_head``: both collect all losses of the systems.
     """

@@ -1,6 +1,6 @@
-"""Output based on word alignments, ``--print-alignment`` and ``--replace-unk``, of fairseq-generate and -interactive.
+"""Output based on word alignments in fairseq-generate and -interactive: ``--print-alignment`` and ``--replace-unk``.
 
-fairseq's own run the model without its syntax, align pieces, and look for source words by the numbers of pieces.
+fairseq's own implementations run the model without its syntax, align pieces, and index source words by piece numbers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import read_lines
 
-_UNKNOWN = "\ue000"  # stands for an unknown piece while words are told apart: a character of words, and of no text
+_UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
 
 
 def read_copies(path: str) -> dict[str, str]:
-    """Read the file of ``--replace-unk``: on each line a source word and its replacement.
+    """Read the file of ``--replace-unk``, with a source word and its replacement on each line.
 
     Raises:
         SyntaxDataError: it cannot be read, or a line is not such a pair
@@ -39,7 +39,7 @@ def read_copies(path: str) -> dict[str, str]:
 
 
 def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
-    """The text and words of pieces; without a segmentation, each piece is a word."""
+    """The text and the words of pieces; without a segmentation, each piece is a word."""
     side = spell(pieces, decoder(segmenter) if segmenter else " ".join)
     if segmenter is None or segmenter.kind == WordSegmenter.kind:
         words = [(start + side.text.startswith(" ", start), end) for start, end in side.pieces]
@@ -48,7 +48,7 @@ def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
 
 
 def _marked(tokens: Tensor, dictionary: Any) -> list[str]:
-    """The pieces of tokens [T], with :data:`_UNKNOWN` for unknown ones."""
+    """The pieces of tokens [T], with :data:`_UNKNOWN` for unknown pieces."""
     return [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
 
 
@@ -57,13 +57,13 @@ class AlignedOutput:
 
     Args:
         models: in evaluation mode
-        task: its dictionaries and segmentation spell the words; see :func:`spell` and :func:`words_of`
-        kind: ``hard``: links between words, those of :func:`words_of` in the lines as they are printed (``<unk>`` is
-            part of one), also where fairseq-interactive was given a parse whose tokens are others; ``soft``: for each
-            piece of the translation the weight of each source piece; empty: none
-        heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
-        copies: the target words for source words that are copied (:func:`read_copies`); any other is copied as it is.
-            None: unknown words are left
+        task: the task, whose dictionaries and segmentations spell the words; see :func:`spell` and :func:`words_of`
+        kind: ``hard`` for links between words, namely those of :func:`words_of` in the printed lines (``<unk>`` is part
+            of a word), even if fairseq-interactive reads a parse with other tokens; ``soft`` for the weights of all
+            source pieces for each piece of the translation; empty for none
+        heads: files of :func:`save_head`, one per model, separated by colons; if empty, fairseq's heads
+        copies: replacements of source words (:func:`read_copies`); other source words are copied unchanged. None if
+            unknown words are not replaced
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class AlignedOutput:
         """Add an ``alignment`` to each hypothesis, in the form that fairseq prints, and copy words into its ``tokens``.
 
         Args:
-            source_text: words and pieces of the source of a number of ``sample["id"]``, unknown words too
+            source_text: the words and pieces of the source with a number of ``sample["id"]``, including unknown words
         """
         tokens = [[h["tokens"] for h in best] for best in hypotheses]
         unknown = self._task.target_dictionary.unk()
@@ -109,12 +109,12 @@ class AlignedOutput:
                     hypothesis["tokens"] = self._with_copies(hypothesis["tokens"], of_pieces, source_text(number))
 
     def _with_copies(self, tokens: Tensor, weights: Weights, source: PieceText) -> Tensor:
-        """Tokens [T] with each word that has an unknown piece replaced by its aligned source word or that word's copy.
+        """Tokens [T] in which aligned source words, or their replacements, stand for words with unknown pieces.
 
-        Its pieces are added to the target's dictionary.
+        New pieces are added to the target's dictionary.
 
         Args:
-            weights: [target pieces, source pieces], attention
+            weights: the attention, [target pieces, source pieces]
         """
         dictionary, segmenter = self._task.target_dictionary, self._task.target_segmenter
         target = spelled(_marked(tokens, dictionary), segmenter)

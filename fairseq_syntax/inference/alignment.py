@@ -1,11 +1,11 @@
 """Word alignments between a sentence and its translation.
 
-A *word* here is a surface token of the parse where the sentence came with one, and otherwise what white space
-separates, with punctuation at either end split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is
-between pieces: a source word has the sum of its pieces' weights, a target word the mean of its pieces' rows, and each
-target word is linked to the source word with the largest weight. The weight on ``</s>`` counts for nothing.
+A *word* is a surface token of the parse if the sentence has one. Otherwise it is a string between white space, with
+punctuation at both ends split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is between pieces: the
+weight of a source word is the sum over its pieces, that of a target word the mean over its pieces, and each target word
+is linked to the source word with the largest weight. The weight on ``</s>`` is ignored.
 
-Whose attention that is says :mod:`fairseq_syntax.inference.alignment_head`.
+The attention head is chosen by :mod:`fairseq_syntax.inference.alignment_head`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WordAlignment:
     """A word alignment of a source and its translation.
 
     Attributes:
-        source_text, target_text: the texts that the offsets count in
-        source_words, target_words: where each word stands in its text, ``[start, end)`` in characters, from 0
-        links: (source word, target word), counted from 0, in the order of the target
+        source_text, target_text: the texts to which the offsets refer
+        source_words, target_words: the span of each word in its text, ``[start, end)`` in characters, 0-based
+        links: (source word, target word), 0-based, in the order of the target
     """
 
     source_text: str
@@ -44,16 +44,16 @@ class WordAlignment:
     links: list[tuple[int, int]]
 
     def pharaoh(self) -> str:
-        """The links as ``0-0 2-1``: the source's word first, counted from 0."""
+        """The links in the form ``0-0 2-1``: source word first, 0-based."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
     def as_json(self) -> dict[str, Any]:
-        """The attributes, ready for :func:`json.dumps`."""
+        """The attributes as a dictionary for :func:`json.dumps`."""
         return asdict(self)
 
 
 def written(alignment: WordAlignment, path: str | os.PathLike[str]) -> str:
-    """The alignment as a line of a file: JSON if the file's name ends in ``.jsonl``, else in the Pharaoh format."""
+    """The alignment as a line of a file: JSON for a file name ending in ``.jsonl``, otherwise in Pharaoh format."""
     if os.fspath(path).endswith(".jsonl"):
         return json.dumps(alignment.as_json(), ensure_ascii=False)
     return alignment.pharaoh()
@@ -71,7 +71,7 @@ class PieceText:
     pieces: list[Span]
 
     def membership(self) -> Weights:
-        """[pieces, words]: 1 where a piece and a word have a character in common."""
+        """[pieces, words] float32: 1 where a piece and a word share a character."""
         pieces = np.array(self.pieces, dtype=np.int64).reshape(-1, 1, 2)
         words = np.array(self.words, dtype=np.int64).reshape(1, -1, 2)
         overlap = np.minimum(pieces[..., 1], words[..., 1]) - np.maximum(pieces[..., 0], words[..., 0])
@@ -82,7 +82,7 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
     """The text that pieces spell, and their positions in it.
 
     Args:
-        decode: makes text of pieces (:func:`~fairseq_syntax.inference.spelling.decoder`)
+        decode: joins pieces into text (:func:`~fairseq_syntax.inference.spelling.decoder`)
     """
     text = decode(pieces)
     spans: list[Span] = []
@@ -91,10 +91,10 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
         before = end
         so_far = decode(pieces[: i + 1])
         if not text.startswith(so_far):
-            so_far = so_far.rstrip("\ufffd")  # the bytes of a character of which there are more: the last one has it
+            so_far = so_far.rstrip("\ufffd")  # bytes of an incomplete character, which belongs to its last byte's piece
         end = min(max(before, len(so_far)), len(text))
         spans.append((before, end))
-    # A piece without text of its own, such as the space before a word, stands where the next piece stands.
+    # A piece without text, such as the space before a word, has the span of the next piece.
     for i in range(len(spans) - 2, -1, -1):
         if spans[i][0] == spans[i][1]:
             spans[i] = spans[i + 1]
@@ -102,7 +102,7 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
 
 
 def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
-    """The positions of consecutive forms in a text, separated only by white space; None if the text differs."""
+    """The positions of consecutive forms in a text, separated by white space only; None if the text differs."""
     spans: list[Span] = []
     at = 0
     for form in forms:
@@ -120,10 +120,10 @@ def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
 
 
 def align(weights: Weights, source: PieceText, target: PieceText) -> WordAlignment:
-    """Word alignment from attention between pieces.
+    """A word alignment from attention between pieces.
 
     Args:
-        weights: [target pieces, source pieces], attention
+        weights: the attention, [target pieces, source pieces]
     """
     links = word_links(word_weights(weights, source.membership(), target.membership()))
     return WordAlignment(source.text, target.text, source.words, target.words, links)
@@ -140,9 +140,9 @@ def word_weights(weights: Weights, source: Weights, target: Weights) -> Weights:
 
 
 def word_links(weights: Weights) -> list[tuple[int, int]]:
-    """For each target word, the source word of largest weight; words without any weight get no link.
+    """For each target word, the source word with the largest weight; words without weights have no link.
 
-    Of weights that are equal but for rounding it is the first, lest it depend on the rest of the batch.
+    Among weights that are equal up to rounding, the first is taken, so that the rest of the batch has no influence.
     """
     if not weights.size:
         return []
@@ -153,7 +153,7 @@ def word_links(weights: Weights) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Counts for comparing links A with a reference (Och and Ney 2003) of sure links S and possible links P ⊇ S.
+    """Agreement of links A with a reference of sure links S and possible links P ⊇ S (Och and Ney 2003).
 
     Attributes:
         precision: ``|A ∩ P| / |A|``
@@ -172,10 +172,10 @@ Gold = tuple[set[tuple[int, int]], set[tuple[int, int]]]
 
 
 def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) -> list[Gold]:
-    """Read sure and possible links (a superset) from lines such as ``0-0 1-2 2p2``; ``p`` marks possible ones.
+    """Read sure and possible links (a superset) from lines such as ``0-0 1-2 2p2``, where ``p`` marks possible links.
 
     Raises:
-        SyntaxDataError: a line is not such links
+        SyntaxDataError: a line does not have this form
     """
     gold: list[Gold] = []
     for number, line in enumerate(lines, start=1):

@@ -1,9 +1,9 @@
-"""Word alignments from one decoder attention head, and the file that records which head was chosen.
+"""Alignments from one decoder attention head, and the file that records the choice of the head.
 
-Which head of which layer aligns best differs from model to model (Garg et al. 2019; Chen et al. 2020, who also read the
-row of the step that *reads* a piece and not of the one that writes it). So one is chosen on sentence pairs
-(:mod:`fairseq_syntax.use.alignment_choice`) and kept beside the checkpoint. Without that it is what fairseq
-takes: the mean of the heads of the last layer, or of the heads that the model was trained to align by.
+Which head of which layer aligns best depends on the model (Garg et al. 2019; Chen et al. 2020, who also use the row of
+the step that *reads* a piece instead of the one that writes it). So the head is chosen on sentence pairs
+(:mod:`fairseq_syntax.use.alignment_choice`) and recorded next to the checkpoint. Without a choice, it is fairseq's: the
+mean of the heads of the last layer, or of the heads that the model was trained to align with.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class AlignmentHead:
     """The attention head that alignments are read from.
 
     Attributes:
-        layer: of the decoder, from 0; None for an LSTM, which has one attention
-        heads: how many of the layer's first heads are averaged, where ``head`` is None; 0: all
-        head: the only head, from 0
-        shift: 0: the row of the step that writes a piece; 1: of the step that reads it
+        layer: the decoder layer, 0-based; None for an LSTM, which has one attention
+        heads: the number of the layer's first heads that are averaged if ``head`` is None; 0 means all
+        head: the single head, 0-based
+        shift: 0 for the row of the step that writes a piece, 1 for the step that reads it
     """
 
     layer: int | None = None
@@ -51,7 +51,7 @@ class AlignmentHead:
     shift: int = 0
 
     def __str__(self) -> str:
-        """The name of the head, with layers and heads counted from 0."""
+        """The name of the head, with 0-based layers and heads."""
         if self.layer is None:
             name = "the attention"
         elif self.head is not None:
@@ -61,7 +61,7 @@ class AlignmentHead:
         return f"{name}, one step later" if self.shift else name
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
-        """This head's weights [B, T, S] of attention over the source, [B, H, T, S] by layer."""
+        """The weights [B, T, S] of this head, from the attention over the source of all layers, [B, H, T, S] each."""
         weights = layers[self.layer or 0]
         if self.head is not None:
             return weights[:, self.head]
@@ -69,7 +69,7 @@ class AlignmentHead:
 
 
 def default_head(model: Any) -> AlignmentHead:
-    """fairseq's default: the last layer, or the model's ``--alignment-layer`` and ``--alignment-heads``."""
+    """fairseq's default: the last layer, unless the model has ``--alignment-layer`` and ``--alignment-heads``."""
     layers = _cross_attentions(model)
     if not layers:
         return AlignmentHead()
@@ -80,7 +80,7 @@ def default_head(model: Any) -> AlignmentHead:
 
 
 def _cross_attentions(model: Any) -> list[Any]:
-    """The attentions over the source of a Transformer's decoder; none of an LSTM's."""
+    """The attention modules over the source in a Transformer's decoder; empty for an LSTM."""
     layers: Any = getattr(model.decoder, "layers", ())
     return [layer.encoder_attn for layer in layers if getattr(layer, "encoder_attn", None) is not None]
 
@@ -98,13 +98,13 @@ def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: 
 
 
 def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
-    """The head that was chosen for a checkpoint, else :func:`default_head`.
+    """The head that was chosen for a checkpoint, otherwise :func:`default_head`.
 
-    It is the default one, too, where the file is of another checkpoint, such as the one that was
-    here before the model was trained anew.
+    The default is also used, with a warning, if the file belongs to another checkpoint, such as a previous one of the
+    same name.
 
     Raises:
-        SyntaxDataError: as :func:`read_head`
+        SyntaxDataError: see :func:`read_head`
     """
     path = head_path(checkpoint)
     if not path.exists():
@@ -119,8 +119,7 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
     """Read a file of :func:`save_head`, and check that the model has the head.
 
     Raises:
-        SyntaxDataError: there is no such file, it is damaged, or it names a head that the model
-            does not have
+        SyntaxDataError: there is no such file, it is damaged, or the model does not have the head
     """
     values = _values(path)
     head = AlignmentHead(**{f.name: values[f.name] for f in fields(AlignmentHead)})
@@ -148,26 +147,27 @@ def _values(path: Path) -> dict[str, Any]:
 def attention_weights(
     model: Any, net_input: dict[str, Any], targets: Sequence[Tensor], kinds: Sequence[str] = KINDS
 ) -> dict[str, list[Tensor]]:
-    """A model's attention while it produces given translations.
+    """The attention of a model while it is forced to produce given translations.
 
     Args:
-        net_input: fairseq's, with ``src_tokens`` [B, S] and whatever else the encoder takes
+        net_input: fairseq's, with ``src_tokens`` [B, S] and the other inputs of the encoder
         targets: B translations, int64, each ending in ``</s>``
-        kinds: of :data:`.recorded_attention.KINDS`
+        kinds: which of :data:`.recorded_attention.KINDS`
 
     Returns:
-        by kind, where the model has it, and by layer [B, H, rows, columns] float32 (an LSTM: one layer, one head); rows
-        and columns are the columns of ``src_tokens`` or the steps from 0. Rows after a translation's end mean nothing.
+        for each kind that the model has, the weights of each layer, [B, H, rows, columns] float32 (for an LSTM, one
+        layer with one head). Rows and columns are the columns of ``src_tokens`` or the steps, 0-based. Rows after the
+        end of a translation are undefined.
     """
     tokens = net_input["src_tokens"]
     pad, eos = model.decoder.dictionary.pad(), model.decoder.dictionary.eos()
     previous = collate_tokens(targets, pad, eos, move_eos_to_beginning=True).to(tokens)
-    accepted = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
+    accepted = inspect.signature(model.forward).parameters  # a plain model in an ensemble has no src_syntax
     inputs = {name: value for name, value in net_input.items() if name in accepted}
     with recorded(model, kinds) as weights:
         out = model(**{**inputs, "prev_output_tokens": previous})
     if not weights["cross"] and isinstance(out[1], Tensor) and out[1].dim() == 3:
-        # An LSTM, which has moved the padding to the right.
+        # An LSTM, whose encoder moves padding to the right: back to the columns of src_tokens.
         left = tokens.ne(pad).int().argmax(dim=1)
         column = torch.arange(tokens.size(1), device=tokens.device)[None] - left[:, None]
         index = column.clamp(min=0)[:, None].expand(-1, previous.size(1), -1)
@@ -176,10 +176,10 @@ def attention_weights(
 
 
 def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
-    """The attention over the source, ``cross`` of :func:`attention_weights`: by layer [B, H, T, S].
+    """The attention over the source of each layer, [B, H, T, S]: ``cross`` of :func:`attention_weights`.
 
     Raises:
-        SyntaxDataError: the model does not attend to the source
+        SyntaxDataError: the model has no attention over the source
     """
     weights = attention_weights(model, net_input, targets, ("cross",))
     if not weights:
@@ -188,21 +188,21 @@ def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Te
 
 
 class Aligner:
-    """Reads alignments between pieces from one model, or the mean of several.
+    """Reads alignments between pieces from a model, or their mean over several models.
 
     Args:
-        models: in evaluation mode, on one device
-        heads: of each model
+        models: the models, in evaluation mode and on the same device
+        heads: the head of each model
     """
 
     def __init__(self, models: Sequence[Any], heads: Sequence[AlignmentHead]) -> None:
         self.models, self.heads = models, heads
 
     def weights(self, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Weights]:
-        """The weights of each sentence, [target pieces, source pieces], without ``</s>``.
+        """The weights of each sentence, [target pieces, source pieces] float32, without ``</s>``.
 
         Args:
-            net_input, targets: as in :func:`source_attention`
+            net_input, targets: as in :func:`attention_weights`
         """
         total: list[Weights] = []
         for model, head in zip(self.models, self.heads):
@@ -212,9 +212,9 @@ class Aligner:
         return [(weights / len(self.models)).astype(np.float32) for weights in total]
 
     def of_hypotheses(self, net_input: dict[str, Any], tokens: Sequence[Sequence[Tensor]]) -> list[list[Weights]]:
-        """:meth:`weights` of each of the n best translations of each sentence."""
+        """:meth:`weights` of the n best translations of each sentence."""
         by_sentence: list[list[Weights]] = [[] for _ in tokens]
-        # A search may end with fewer hypotheses of one sentence than of another.
+        # Sentences may have different numbers of hypotheses; shorter lists are filled with their last one.
         for rank in range(max(map(len, tokens), default=0)):
             weights = self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens])
             for ranked, best, of_sentence in zip(by_sentence, tokens, weights):
@@ -224,13 +224,13 @@ class Aligner:
 
 
 def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, dictionary: Any) -> Iterator[Weights]:
-    """Cut the rows and columns of each sentence's pieces out of a batch.
+    """Select the rows and columns of pieces for each sentence of a batch.
 
     Args:
-        attention: [B, T, S], of :func:`source_attention`
+        attention: [B, T, S], from :func:`source_attention`
         tokens: [B, S], the source
-        shift: of :class:`AlignmentHead`
-        dictionary: of the targets, of which a search may draw ``<s>`` too: no piece of a text
+        shift: see :class:`AlignmentHead`
+        dictionary: the target's dictionary; sampling may draw its ``<s>``, which is not a piece
     """
     for rows, source, target in zip(attention.cpu(), tokens.cpu(), targets):
         columns = torch.nonzero(source.ne(dictionary.pad())).squeeze(1)[:-1]

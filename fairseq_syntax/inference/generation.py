@@ -1,4 +1,4 @@
-"""Generation with ``--task syntax_translation``: the systems' searches, alignments, and copied source words."""
+"""Generation with ``--task syntax_translation``: searches of systems, alignments, and copied source words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def generation_shard(cfg: Any) -> tuple[int, int]:
-    """The number of parts in which fairseq-generate translates the data, and the part of this process, from 0.
+    """The number of parts into which fairseq-generate divides the data, and the 0-based part of this process.
 
-    By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
+    They are given by ``--num-shards`` and ``--shard-id``, otherwise by ``torchrun``.
 
     Raises:
         SyntaxDataError: there is no such part
@@ -39,8 +39,8 @@ class Generation:
     """The task's work before and after fairseq's search.
 
     Args:
-        task: its options, dictionaries, segmentations and datasets are used
-        text_of_input: words and pieces of a line of raw input, by its number in a batch's ``id``; None: of no input
+        task: the task, with its options, dictionaries, segmentations and datasets
+        text_of_input: the words and pieces of a line of raw input with a number of a batch's ``id``, or None
     """
 
     def __init__(self, task: SyntaxTask, text_of_input: Callable[[int], PieceText | None]) -> None:
@@ -52,11 +52,11 @@ class Generation:
     def generator_options(
         self, models: Sequence[Any], args: Any, cls: type | None, arguments: Mapping[str, Any] | None
     ) -> tuple[Any, type | None, Mapping[str, Any] | None]:
-        """The options, class and further arguments of the generator.
+        """The options, the class and further arguments of the generator.
 
         Args:
-            args: options of generation, which are not changed
-            cls, arguments: those that the caller chose
+            args: the options of generation, which are not modified
+            cls, arguments: the caller's class and arguments
         """
         if getattr(args, "print_step", False):
             raise SyntaxDataError(
@@ -77,11 +77,11 @@ class Generation:
         return args, cls, arguments
 
     def for_search(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
-        """A batch and its prefix tokens as fairseq's search can take them.
+        """The batch and its prefix tokens in the form that fairseq's search supports.
 
-        Targets that ``--left-pad-target`` padded on the left are moved there: fairseq counts the columns of what it
-        scores, and of ``--prefix-size``, from the first one. An empty reference forces nothing: one hypothesis alone
-        could end at once, and the search would wait for the others for ever.
+        Left padding of targets (``--left-pad-target``) is moved to the right, since fairseq counts the columns for
+        scoring and ``--prefix-size`` from the first one. An empty reference is not forced: only one hypothesis could
+        end at once, and the search would never find the others.
         """
         pad, eos = self._task.target_dictionary.pad(), self._task.target_dictionary.eos()
         if self._task.cfg.left_pad_target and sample.get("target") is not None:
@@ -99,14 +99,14 @@ class Generation:
         return sample, prefix
 
     def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """Pass the hypotheses of a batch to the systems, and add the output that is to be printed."""
+        """Pass the hypotheses of a batch to the searches, and add the requested output."""
         for search in self._searches:
             search.observe(generator, sample, hypotheses)
         if self._aligned_output is not None:
             self._aligned_output.add(sample, hypotheses, self._source_text)
 
     def _source_text(self, number: int) -> PieceText:
-        """Words and pieces of the source sentence with this ``id``, from raw input or else from raw data."""
+        """The words and pieces of the source sentence with this ``id``, from raw input or otherwise from raw data."""
         if (text := self._text_of_input(number)) is not None:
             return text
         from fairseq_syntax.inference.aligned_output import spelled
@@ -115,9 +115,9 @@ class Generation:
         return spelled(dataset.src.get_original_text(number).split(), self._task.source_segmenter)
 
     def print_whole_references(self, sample: dict[str, Any]) -> None:
-        """With ``--replace-unk``, make fairseq-generate print out-of-vocabulary words of references.
+        """With ``--replace-unk``, make fairseq-generate print out-of-vocabulary words of references too.
 
-        As copied words may. The batch's targets [B, T] are made anew of raw data.
+        The targets [B, T] of the batch are encoded again from raw data, with new words added to the dictionary.
         """
         if self.copies is None or sample.get("target") is None:
             return
@@ -129,10 +129,10 @@ class Generation:
 
 
 def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
-    """The replacements of ``--replace-unk``, removed from fairseq's options.
+    """The replacements of ``--replace-unk``, which is removed from fairseq's options.
 
     Raises:
-        SyntaxDataError: its file cannot be read
+        SyntaxDataError: the file cannot be read
     """
     from fairseq_syntax.inference.aligned_output import read_copies
 

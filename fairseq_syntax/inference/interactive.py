@@ -1,7 +1,7 @@
 """The input pipeline of interactive use: sentences are parsed, segmented and batched with their syntax.
 
-``fairseq-interactive`` builds its batches from tokens alone, so the syntax of the lines that were encoded last is
-kept here and comes back to the batch that holds their tokens.
+``fairseq-interactive`` builds its batches from tokens only. So the syntax of the last encoded lines is kept here, and
+attached to the batch with their tokens.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class InteractiveInput:
     """Parses, segments and indexes lines for a task.
 
     Args:
-        task: its configuration, dictionaries, labels, segmentation and needs are used
-        parser: parses raw text; built from the task's options when first needed, if None
-        source_tag: a piece that begins and ends each sentence, for models that need no parse; none if empty
+        task: the task, with its configuration, dictionaries, labels, segmentation and needs
+        parser: the parser of raw text; if None, it is built from the task's options when needed
+        source_tag: a piece before and after each sentence, for models that need no parse; none if empty
     """
 
     def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
@@ -51,9 +51,9 @@ class InteractiveInput:
         self.source_tag = source_tag
         self.chosen_parser = parser
         self._store: MemoryStore | None = None
-        # The lines encoded last; with each the parse whose tokens know how many pieces they have, if it has one.
+        # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
-        # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
+        # Collated batches: tokens, the numbers of the sentences among all input, syntax (if needed).
         self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
         self._read = 0
 
@@ -76,7 +76,7 @@ class InteractiveInput:
 
     @cached_property
     def _parser_if_any(self) -> Parser | None:
-        """The parser of raw text; None, with a warning, where it cannot be had."""
+        """The parser of raw text; None, with a warning, if it is not available."""
         try:
             return self.parser
         except SyntaxDataError as error:
@@ -89,10 +89,10 @@ class InteractiveInput:
         return self.task.needs("source") or frozenset()
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """Check that a file of parses is of the kind on which the model was trained, if it reads a parse.
+        """Check that a file has the kind of parses that the model was trained on, if the model reads a parse.
 
         Raises:
-            SyntaxDataError: it was trained on control parses, and these are real, other controls, or in a pipe
+            SyntaxDataError: it was trained on control parses, and these are real, other controls, or from a pipe
         """
         if not self.needs or not is_conllu(path):
             return
@@ -103,24 +103,24 @@ class InteractiveInput:
     # -- parses ----------------------------------------------------------------------------------------------------
 
     def checked_parse(self, line: Sentence) -> Sentence:
-        """The checked parse of a line that contains one; any other line unchanged.
+        """The parse of a line that contains one, checked; other lines are returned unchanged.
 
         Raises:
-            SyntaxDataError: the parse is wrong
+            SyntaxDataError: the parse is invalid
         """
         if isinstance(line, ParsedLine):
             return check_parse(line)
         return parse_conllu_block(line) if self._brings_parse(line) else line
 
     def parse(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[ParsedLine]:
-        """The parse of each line: the one it contains, or else the parser's.
+        """The parse of each line: the one it contains, otherwise the parser's.
 
         Args:
-            numbers: of the lines, in rising order and counted from 0, in messages (default: in their order, which
-                goes on from buffer to buffer of fairseq-interactive)
+            numbers: the numbers of the lines for messages, 0-based and ascending (default: consecutive over the buffers
+                of fairseq-interactive)
 
         Raises:
-            SyntaxDataError: a line's parse is wrong, or the parser cannot be had
+            SyntaxDataError: the parse of a line is invalid, or the parser is not available
         """
         numbers = self._numbers(lines, numbers)
         parsed = self._brought_parses(lines, numbers)
@@ -144,7 +144,7 @@ class InteractiveInput:
         return is_parsed(line)
 
     def _brought_parses(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[ParsedLine | None]:
-        """The parse that each line contains, None for text; errors name the line."""
+        """The parse that each line contains, or None for text; errors name the line."""
         parses: list[ParsedLine | None] = []
         for line, number in zip(lines, numbers):
             try:
@@ -156,7 +156,7 @@ class InteractiveInput:
 
     def _parse_raw(self, lines: list[str], numbers: Sequence[int]) -> list[ParsedLine]:
         if str(self.task.cfg.missing_parse) != "neutral":
-            # With empty lines in the place of those that are not for it, the parser's messages have the right numbers.
+            # Empty lines replace those that are not parsed, so that the parser's messages have the right line numbers.
             first = numbers[0]
             whole = [""] * (numbers[-1] - first + 1)
             for line, number in zip(lines, numbers):
@@ -167,14 +167,14 @@ class InteractiveInput:
             return [unparsed(line) for line in lines]
         try:
             return self._parser_if_any.parse(lines)
-        except Exception as error:  # whatever a parser may fail by, the others are to be translated
+        except Exception as error:  # whatever the reason, the other lines must be translated
             if len(lines) == 1:
                 logger.warning("%r is translated without a parse: %s", lines[0][:60], error)
                 return [unparsed(lines[0])]
         return [self._parse_raw([line], [number])[0] for line, number in zip(lines, numbers)]
 
     def _has_parser(self) -> bool:
-        """Whether a parser was requested; a model that needs no parse still takes its words."""
+        """Whether a parser was requested; a model that needs no parse still uses its tokens."""
         cfg = self.task.cfg
         named = cfg.syntax_parser not in ("", NO_PARSER)
         return self.chosen_parser is not None or named or bool(cfg.syntax_parser_dir)
@@ -182,7 +182,7 @@ class InteractiveInput:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
-        """The line, whose tokens record their number of pieces, and the pieces."""
+        """A copy of the line whose tokens have their number of pieces, and the pieces."""
         segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
         words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [f.split() for f in forms]
         if not all(words):
@@ -195,11 +195,11 @@ class InteractiveInput:
     ) -> tuple[list[torch.Tensor], list[int]]:
         """Encode raw or parsed lines: token ids [T] and lengths; the syntax is kept for :meth:`dataset`.
 
-        A model that needs no parse takes raw text without one, beside lines that bring theirs; where the data
-        directory has no segmentation, that is pieces with spaces between them.
+        For a model that needs no parse, raw text is not parsed; lines may still contain a parse. If the data directory
+        has no segmentation, raw text consists of pieces separated by spaces.
 
         Args:
-            numbers: as in :meth:`parse`
+            numbers: see :meth:`parse`
         """
         if numbers is None and str(self.task.cfg.syntax_input) != "text":
             for number, line in zip(self._numbers(lines, None), lines):
@@ -232,41 +232,41 @@ class InteractiveInput:
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
     ) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse of each line, whose tokens record their number of pieces, and the pieces.
+        """The parse of each line, whose tokens have their number of pieces, and the pieces.
 
         Args:
-            numbers: as in :meth:`parse`
+            numbers: see :meth:`parse`
         """
         segmented = [self.segment(line) for line in self.parse(lines, numbers)]
         self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, segmented)]
         return segmented
 
     def _stored(self, parsed: list[ParsedLine]) -> MemoryStore:
-        """The syntax of lines whose tokens record their number of pieces, by the ids of the task's labels."""
+        """The syntax of segmented lines, with the label ids of the task."""
         labels = LabelInventory(self.task.source_labels, frozen=True)
         stored = [to_stored(line, labels) for line in parsed]
         for sentence in stored:
-            # An empty line has no arcs, which is not to be taken for a parse without distributions.
+            # An empty line has no arcs, but must not count as a parse without distributions.
             if sentence.arcs is None and not sentence.pieces:
                 sentence.arcs = []
         return MemoryStore(stored)
 
     def parses(self) -> list[ParsedLine | None]:
-        """The parses of the lines encoded last, with each token's number of pieces; None where there is none."""
+        """The parses of the lines encoded last, with each token's number of pieces; None for lines without one."""
         return [parsed for _, parsed in self._encoded]
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Keep only these of the lines encoded last, counted from 0."""
+        """Keep only some of the lines encoded last, by their 0-based indices."""
         self._encoded = [self._encoded[i] for i in numbers]
         if self._store is not None:
             self._store = self._store.subset(numbers)
 
     def texts(self) -> list[PieceText]:
-        """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
+        """The words and pieces of the lines encoded last; words are the tokens of the parse, otherwise of the text."""
         return [self._text(*encoded) for encoded in self._encoded]
 
     def text_of(self, number: int) -> PieceText | None:
-        """As :meth:`texts`, for the line with the given ``id`` of a batch; None if it was not encoded last."""
+        """:meth:`texts` for the line with this ``id`` of a batch; None if it is not among the lines encoded last."""
         first = self._read - len(self._encoded)
         return self._text(*self._encoded[number - first]) if first <= number < self._read else None
 
@@ -277,7 +277,7 @@ class InteractiveInput:
         return side
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
-        """The text of a parse: each token is a word, and each of its pieces spans all of it."""
+        """The text of a parse: each token is a word, and each of its pieces has the span of the word."""
         forms = [token.form for token in parsed.tokens]
         text = text_of(parsed) if self._brings_parse(line) else str(line)
         words = locate(text, forms)
@@ -296,7 +296,7 @@ class InteractiveInput:
             spelled = spell(segmenter.encode_text(word), decoder(segmenter)) if segmenter else None
             if spelled is not None and spelled.text == word:
                 spans += [(start + first, start + last) for first, last in spelled.pieces]
-            else:  # a piece that is the word, or pieces that a normaliser has changed
+            else:  # pieces without spans of their own: the word itself, or text changed by a normaliser
                 spans += [(start, at)] * (len(spelled.pieces) if spelled else 1)
         return PieceText(line, words_of(line), spans)
 
@@ -308,7 +308,7 @@ class InteractiveInput:
         """The dataset of the lines encoded last.
 
         Args:
-            rebuilt: whether :meth:`attach` will be given batches that were made anew from the tokens of this dataset's
+            rebuilt: whether the caller rebuilds batches from their tokens, and passes them to :meth:`attach`
         """
         syntax = None
         if self._store is not None:
@@ -332,12 +332,12 @@ class InteractiveInput:
         """Restore the syntax and the sentence numbers (``id``) of a batch that fairseq rebuilt from its tokens.
 
         Raises:
-            SyntaxDataError: the model needs syntax, and these tokens are not those of a batch made here
+            SyntaxDataError: the model needs syntax, and no batch of :meth:`dataset` has these tokens
         """
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
-        # They come back in the order in which they were collated. fairseq's hub uses them as they
-        # are: what it leaves here is passed over.
+        # Batches arrive in the order in which they were collated. fairseq's hub does not rebuild them; its batches are
+        # skipped here.
         while self._batches:
             collated, ids, syntax = self._batches.pop(0)
             if collated.shape == tokens.shape and torch.equal(collated, tokens.cpu()):
@@ -353,11 +353,11 @@ class _NotingDataset(SyntaxPairDataset):
     """A dataset that records its collated batches for :meth:`InteractiveInput.attach`."""
 
     batches: list | None = None
-    first: int = 0  # of its sentences, among all that were read
+    first: int = 0  # the number of its first sentence among all input
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: otherwise fairseq would keep the iterator, and with it the parses of every buffer read so far."""
+        """False: otherwise fairseq would keep the iterator, and with it the parses of all buffers."""
         return False
 
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
@@ -369,11 +369,11 @@ class _NotingDataset(SyntaxPairDataset):
 
 
 def read_input_in(program: Any, reader: InteractiveInput) -> None:
-    """Make fairseq-interactive read compressed files, UTF-8 in any locale, and parses in blocks.
+    """Let fairseq-interactive read compressed files, UTF-8 in any locale, and CoNLL-U blocks.
 
     Args:
         program: the module ``fairseq_cli.interactive``, whose ``buffered_read`` is replaced
-        reader: of the task that it runs; its ``--syntax-input`` says whether lines are read, or CoNLL-U
+        reader: the reader of its task, whose ``--syntax-input`` selects lines or CoNLL-U
     """
 
     def buffered_read(input: str, buffer_size: int) -> Iterator[list[Any]]:

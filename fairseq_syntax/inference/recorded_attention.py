@@ -1,4 +1,4 @@
-"""Recording of a model's attention weights as it runs, including what its systems do to them."""
+"""Recording of a model's attention weights while it runs, including the changes of its systems."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
     """A context in which every attention of a Transformer records the weights of its last call.
 
     Args:
-        kinds: which of :data:`KINDS` to note
+        kinds: which of :data:`KINDS` to record
 
     Yields:
-        by kind (``encoder``: self-attention of the encoder; ``decoder``: of the decoder; ``cross``: over the source)
-        the weights of each layer, [B, H, rows, columns] in float32, as they are used: after all score terms, the
-        mask and the softmax. Filled while the model runs.
+        by kind (``encoder`` and ``decoder``: their self-attention; ``cross``: over the source) the weights of each
+        layer, [B, H, rows, columns] float32, after all score terms, the mask and the softmax. They are filled in while
+        the model runs.
     """
     weights: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     patched = []
     decoder = getattr(model, "decoder", None)
-    needed = getattr(decoder, "need_attn", True)  # False once an LSTM has been made fast
+    needed = getattr(decoder, "need_attn", True)  # False in an LSTM after make_generation_fast_
     try:
         for kind, module in _attentions(model):
             if kind not in kinds:
@@ -38,10 +38,9 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
             note = partial(weights[kind].__setitem__, len(weights[kind]))
             weights[kind].append(torch.empty(0))
             wrapper = _observing if isinstance(module, SyntaxSelfAttention) else _weighing
-            # on the object, not on its class: other models keep their own
+            # On the instance and not on the class, so that other models are unaffected.
             module.forward = partial(wrapper, module, module.forward, note)  # type: ignore[method-assign]
-            # fairseq hands the rest to PyTorch's function, which returns the mean over the heads only; this keeps it
-            # from doing so
+            # Otherwise fairseq would call PyTorch's function, which returns only the mean over heads.
             patched.append((module, module.skip_embed_dim_check))
             module.skip_embed_dim_check = True
         if decoder is not None:
@@ -69,7 +68,7 @@ def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiheadAttention]]:
 def _observing(
     module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, attn_mask=None, *, observe=(), **options
 ):
-    """Run a syntax self-attention with all heads observed; the caller gets those that it asked for."""
+    """Run a syntax self-attention with all heads observed; return the scores that the caller requested."""
     wanted = list(observe)
     out, scores = forward(query, key_padding_mask, attn_mask, observe=range(module.num_heads), **options)
     note(torch.softmax(masked(scores, key_padding_mask, attn_mask).float(), dim=-1))
@@ -77,7 +76,7 @@ def _observing(
 
 
 def _weighing(module: MultiheadAttention, forward, note, *arguments, **options):
-    """Run fairseq's attention with the weights of each head; the caller gets what it asked for."""
+    """Run fairseq's attention with the weights of each head; return the weights that the caller requested."""
     of_heads = options.pop("need_head_weights", False)
     mean = options.pop("need_weights", True)
     out, weights = forward(*arguments, need_weights=True, need_head_weights=True, **options)

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Called before each step of a search; gives the numbers of sentences that need not be translated any more. What it
-# raises ends the search.
+# Called before each step of a search; returns the numbers of sentences whose translation is no longer needed. An
+# exception ends the search.
 OnStep = Callable[[], Iterable[int]]
 
 
 class SearchControl:
     """Controls every step of a generator's searches, through its search strategy.
 
-    fairseq has one limit for all translations of a batch, which comes from the longest source, and no way to end a
-    search before that. Here each sentence has a limit of its own: from that step on, its hypotheses can only end, as
-    fairseq does it at the limit of the batch, so that they leave the batch.
+    fairseq has one length limit for a batch, computed from the longest source, and cannot end a search earlier. Here
+    each sentence has its own limit. From that step on, its hypotheses can only end, as in fairseq at the limit of the
+    batch, and so the sentence leaves the batch.
 
     Args:
         generator: fairseq's ``SequenceGenerator``, whose strategy's ``step`` is replaced
@@ -37,9 +37,10 @@ class SearchControl:
         """A context for the search of one batch.
 
         Args:
-            limits: by the ``id`` of each sentence in its batch, the most pieces of its translation, without ``</s>``
-            on_step: gives ids of sentences whose hypotheses are to end in this step (from the second step on: in the
-                first, all hypotheses of a sentence are one)
+            limits: for the ``id`` of a sentence in its batch, the maximum number of pieces of its translation, without
+                ``</s>``
+            on_step: returns the ids of sentences whose hypotheses must end in this step (from the second step on, since
+                in the first step all hypotheses of a sentence are the same)
         """
         self._limits, self._on_step = dict(limits), on_step
         try:
@@ -56,7 +57,7 @@ class SearchControl:
         original_batch_idxs: Tensor | None = None,
         **more: Any,
     ) -> Any:
-        """fairseq's ``Search.step``; where a limit is reached, log-probabilities [B, beam, V] allow only ``</s>``."""
+        """fairseq's ``Search.step``; at its limit, a sentence's log-probabilities [beam, V] allow only ``</s>``."""
         if self._on_step is not None:
             for number in self._on_step():
                 self._limits[number] = 1
@@ -67,6 +68,6 @@ class SearchControl:
                 rows = torch.tensor(ended, device=lprobs.device)
                 end = lprobs[rows, :, self._eos]
                 lprobs[rows] = -torch.inf
-                # Where the shortest translation is not reached, </s> was forbidden: nothing could be chosen.
+                # Below the minimum length, </s> is forbidden, and nothing could be chosen.
                 lprobs[rows, :, self._eos] = end.masked_fill(end.isneginf(), 0.0)
         return self._strategy_step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **more)

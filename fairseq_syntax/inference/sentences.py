@@ -1,4 +1,4 @@
-"""The forms of a sentence to translate: text, a parse, or a line with the rows of a parse."""
+"""The forms of an input sentence: text, a parse, or a line with the rows of a parse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
 def is_parsed(line: Sentence) -> bool:
     """Whether an input line is a parse: an object, or CoNLL-U, plain or flattened.
 
-    That is: its first row after comments has the ten columns, and is word 1, a range from 1 or an empty node before it.
+    In CoNLL-U, the first row after the comments has ten columns, and is word 1, a range from 1 or an empty node 0.1.
     """
     if isinstance(line, ParsedLine):
         return True
@@ -31,7 +31,7 @@ def is_parsed(line: Sentence) -> bool:
 
 
 def is_row_of_block(line: Sentence) -> bool:
-    """Whether a line is a single CoNLL-U row rather than a sentence: that of a word, or ``# line = N``."""
+    """Whether a line is a single row of CoNLL-U (a word or ``# line = N``) and not a sentence."""
     if isinstance(line, ParsedLine) or "\n" in line or "\\n" in line:
         return False
     columns = line.split("\t")
@@ -40,7 +40,7 @@ def is_row_of_block(line: Sentence) -> bool:
 
 
 def is_empty(line: Sentence) -> bool:
-    """Whether there is nothing to translate."""
+    """Whether a sentence has no words."""
     return not (line.words if isinstance(line, ParsedLine) else line.strip())
 
 

@@ -19,7 +19,7 @@ _BETWEEN_WORDS = re.compile(f"(?<={_UNSPACED}) +(?={_UNSPACED})")
 
 
 def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:
-    """The positions of pieces in tokens [T]: all but ``<s>``, which sampling may draw, ``</s>`` and padding."""
+    """The positions of pieces in tokens [T], without ``<s>`` (which sampling may draw), ``</s>`` and padding."""
     left_out = {dictionary.bos(), dictionary.eos(), dictionary.pad()}
     return [place for place, token in enumerate(tokens.tolist()) if token not in left_out]
 
@@ -30,13 +30,13 @@ def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
 
 
 def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[str]], str]:
-    """The function that joins pieces into text, by the segmentation that made them.
+    """The function that joins pieces into text, by their segmentation.
 
-    Where the data have none beside them, it is spaces between the pieces, with the marks of subword-nmt undone.
+    Without a segmentation, pieces are joined by spaces, and the marks of subword-nmt are removed.
 
     Args:
-        lang: of the text; Chinese and Japanese words, where a tokenizer has put spaces between them, are joined again.
-            (Thai, Lao, Khmer and Burmese have spaces between phrases, which cannot be told from a tokenizer's.)
+        lang: the language of the text. Spaces between Chinese and Japanese words, from a tokenizer, are removed. (Thai,
+            Lao, Khmer and Burmese have spaces between phrases, which look like those of a tokenizer.)
     """
     decode = segmenter.decode if segmenter is not None else _undo_marks
     if language_of(lang) not in ("zh", "yue", "ja"):
@@ -51,12 +51,12 @@ def _undo_marks(pieces: Iterable[str]) -> str:
 
 
 def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None, lang: str = "") -> str:
-    """The text of tokens [T]; ``lang`` as in :func:`decoder`."""
+    """The text of tokens [T]; see :func:`decoder` for ``lang``."""
     return decoder(segmenter, lang)(pieces_of(tokens, dictionary))
 
 
 class SegmentationDecoder:
-    """The target's segmentation as fairseq's ``--bpe``. Raw input is segmented by the task, with its parse."""
+    """The target's segmentation in the role of fairseq's ``--bpe``; raw input is segmented by the task."""
 
     def __init__(self, segmenter: Segmenter) -> None:
         self._segmenter = segmenter

@@ -1,4 +1,4 @@
-"""The fairseq task. It is imported eagerly, before fairseq itself imports ``tasks/``."""
+"""The fairseq task. It is imported eagerly, before fairseq imports ``tasks/`` itself."""
 
 from fairseq_syntax.tasks import syntax_translation
 

@@ -1,4 +1,4 @@
-"""The check that a checkpoint fits the data: its ids must stand for the same words, pieces and labels."""
+"""Checks that a checkpoint fits the data: its ids must mean the same words, pieces and labels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data there"
 
-# fairseq's options that say how many parameters a model has, or what it computes with them: with other values, loading
-# fails or, as with other numbers of heads, gives another function.
+# fairseq's options that determine a model's parameters or its function. With other values, loading fails or, as with
+# another number of heads, gives another function.
 _OF_A_SIDE = "attention_heads", "embed_dim", "ffn_embed_dim", "hidden_size", "layers", "learned_pos", "normalize_before"
 ARCHITECTURE = (
     *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _OF_A_SIDE),
@@ -42,17 +42,17 @@ class Vocabularies:
         source, target: its fairseq dictionaries
 
     Attributes:
-        dictionaries: by side (``source``, ``target``)
+        dictionaries: the fingerprint of the dictionary of each side (``source``, ``target``)
     """
 
     def __init__(self, directory: DataDirectory, source: Any, target: Any) -> None:
         self._directory = directory
         self.dictionaries = {"source": fingerprint(source.symbols), "target": fingerprint(target.symbols)}
-        self._trained: set[str] = set()  # the sides of which a loaded model knows the pieces of a segmentation
+        self._trained: set[str] = set()  # sides on which a loaded model was trained with a segmentation
 
     @cached_property
     def segmentations(self) -> dict[str, str | None]:
-        """The segmentation fingerprints by side (``source``, ``target``); None where the directory has none."""
+        """The fingerprint of the segmentation of each side (``source``, ``target``); None if there is none."""
         both = {side: self._directory.segmenter(side) for side in ("source", "target")}
         return {side: None if segmenter is None else fingerprint(segmenter.note) for side, segmenter in both.items()}
 
@@ -64,11 +64,11 @@ class Vocabularies:
         """Check that a model was trained with these dictionaries and segmentations.
 
         Args:
-            recorded: what its checkpoint records, as :meth:`recorded`; what either side does not know is not checked
-            hint: what to do where the dictionaries are others
+            recorded: the fingerprints in its checkpoint, see :meth:`recorded`; missing ones are not checked
+            hint: what to do if the dictionaries differ
 
         Raises:
-            SyntaxDataError: it was trained with others
+            SyntaxDataError: a dictionary or segmentation differs
         """
         dictionaries, segmentations = recorded.get("dictionaries", {}), recorded.get("segmentations", {})
         for side, value in self.dictionaries.items():
@@ -84,15 +84,15 @@ class Vocabularies:
                 )
 
     def add_model(self, recorded: Mapping[str, Any], hint: str) -> None:
-        """:meth:`check` a loaded model, and record for which sides it was trained with a segmentation."""
+        """:meth:`check` a loaded model, and remember on which sides it was trained with a segmentation."""
         self.check(recorded, hint)
         self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
     def check_directory(self, side: str, symbols: list[str], path: str) -> None:
-        """Check that a further training data directory uses the same ids.
+        """Check that another directory of training data has the same ids.
 
         Raises:
-            SyntaxDataError: its dictionary is another one
+            SyntaxDataError: its dictionary differs
         """
         if fingerprint(symbols) != self.dictionaries[side]:
             raise SyntaxDataError(
@@ -105,7 +105,7 @@ class Vocabularies:
         """The segmentation of a side; None if there is none and no model needs it.
 
         Raises:
-            SyntaxDataError: a loaded model was trained on pieces of one that is missing
+            SyntaxDataError: it is missing, and a loaded model was trained on its pieces
         """
         segmenter = self._directory.segmenter(side)
         if segmenter is None and side in self._trained:
@@ -118,22 +118,22 @@ class Vocabularies:
 
 
 def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
-    """Check that a checkpoint's architecture is that of the model, and its labels and tags those of the data.
+    """Check that a checkpoint has the architecture of the model, and the labels and tags of the data.
 
     Args:
         state: the checkpoint
         model: the options of the model that is trained
-        path: of the checkpoint, for errors
+        path: the path of the checkpoint, for error messages
 
     Raises:
-        SyntaxDataError: they are others
+        SyntaxDataError: the architecture, labels or tags differ
     """
-    # fairseq's checkpoints have a configuration, older ones the parsed arguments.
+    # Checkpoints contain fairseq's configuration, older ones the parsed arguments.
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     before, now = (vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model))
 
     def differs(name: str) -> bool:
-        """An option that either side does not know, as one of another architecture, is not compared."""
+        """Whether an option has another value now; options that only one side has are not compared."""
         trained, here = before.get(name), now.get(name)
         return trained is not None and here is not None and trained != here
 

@@ -1,6 +1,6 @@
 """The options of ``--task syntax_translation``."""
 
-# No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
+# No postponed annotations: fairseq generates options from the types of the configuration, which must not be strings.
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -9,14 +9,14 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
+from fairseq_syntax import systems  # noqa: F401  (their searches add options to the task)
 from fairseq_syntax.model.options import option
 from fairseq_syntax.model.search import SEARCHES
 
 
 @dataclass
 class SyntaxTranslationConfig(*(search.config for search in SEARCHES), TranslationConfig):  # type: ignore[misc]
-    """Options of the task beyond fairseq's, with those of the systems' searches."""
+    """The options of the task in addition to fairseq's, including those of the systems' searches."""
 
     syntax_input: ChoiceEnum(["auto", "text", "conllu"]) = field(  # type: ignore[valid-type]
         default="auto",
@@ -39,8 +39,8 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
             "translate it in each system's neutral form"
         },
     )
-    # fairseq gives a task its own group of options alone: those of others come by reference. Where
-    # a task is made without them, each is the text of its reference (``refusals.is_set``).
+    # fairseq passes a task only its own group of options, so those of other groups are references. If a task is created
+    # without the other groups, these options are the strings of the references (``refusals.is_set``).
     seed: int = II("common.seed")
     cpu: bool = II("common.cpu")
     post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)

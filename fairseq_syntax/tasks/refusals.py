@@ -27,12 +27,12 @@ class ModelTraits:
     """The properties of a model that decide which options and criterions it supports.
 
     Attributes:
-        losses: names of the losses that its systems have
-        adaptive_softmax: its output layer is that of ``--adaptive-softmax-cutoff``
-        lstm: it is of the LSTM family
-        training_needs, inference_needs: what it needs of a parse in training, and reads of it at inference
-        target_training_needs: what it needs of a parse of the target in training
-        drops_parses: whether it reads a parse in training as at inference, so that it can be taken away
+        losses: the names of the losses of its systems
+        adaptive_softmax: whether its output layer is that of ``--adaptive-softmax-cutoff``
+        lstm: whether it is an LSTM
+        training_needs, inference_needs: what it needs of the source's parse in training and at inference
+        target_training_needs: what it needs of the target's parse in training
+        drops_parses: whether it reads a parse in training and at inference, so that ``--parse-dropout`` applies
     """
 
     losses: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class ModelTraits:
 
 
 def is_set(option: Any) -> bool:
-    """Whether a fairseq option has a value: neither None nor an unresolved reference to another configuration."""
+    """Whether a fairseq option has a value: not None, nor an unresolved reference to another group of options."""
     return option is not None and not str(option).startswith("${")
 
 
@@ -87,15 +87,15 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     """Raises SyntaxDataError for training options that would fail or train something else.
 
     Args:
-        cfg: of the task
-        model: options of the model that is to be built
-        one_dictionary: whether that of the target is that of the source
+        cfg: the options of the task
+        model: the options of the model
+        one_dictionary: whether source and target have the same dictionary
     """
     check_one_shard(cfg)
     if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
         message = "bleu is computed with --eval-bleu only"
         raise SyntaxDataError(message, option="--best-checkpoint-metric", hint="give both")
-    # fairseq looks for the default name in --save-dir, and fetches what has a scheme (s3://).
+    # fairseq looks for the default name in --save-dir, and downloads URLs (s3://).
     last = os.path.join(str(cfg.save_dir), "checkpoint_last.pt")
     restored = str(cfg.restore_file) if is_set(cfg.restore_file) else last
     if restored not in ("checkpoint_last.pt", last) and "://" not in restored and not os.path.exists(restored):
@@ -135,19 +135,19 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
 
 
 def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
-    """Lock ``--save-dir`` for a training: a second one would overwrite its checkpoints.
+    """Lock ``--save-dir`` for a training, as a second training would overwrite its checkpoints.
 
     Raises:
-        SyntaxDataError: another training holds it, or it cannot be written
+        SyntaxDataError: another training holds the lock, or the folder is not writable
     """
     from fairseq_syntax.runtime.locks import hold_folder
 
-    # Where fairseq has started a process for each GPU, the options of all of them name the first.
+    # If fairseq has started one process per GPU, distributed_rank is that of the first in all of them.
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else cfg.distributed_rank
-    # Without fairseq's commands no_save is neither True nor False.
+    # Outside fairseq's commands, no_save is neither True nor False.
     if cfg.no_save is not False or rank not in (0, None) or not is_set(cfg.save_dir):
         return
-    # A folder that cannot be written to is found here: locking lets a read-only one pass.
+    # This detects a folder that is not writable, which locking would accept.
     with as_data_error(cfg.save_dir):
         os.makedirs(cfg.save_dir, exist_ok=True)
         with open(os.path.join(cfg.save_dir, ".in-use.lock"), "a"):
@@ -156,14 +156,14 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
 
 
 def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
-    """Raises SyntaxDataError for ``--num-shards`` in commands that divide the data among processes themselves."""
+    """Raises SyntaxDataError for ``--num-shards`` in commands that distribute the data themselves."""
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         message = "is an option of fairseq-generate; training and validation share the data among their processes"
         raise SyntaxDataError(message, option="--num-shards", hint="leave it out")
 
 
 def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
-    """Raises SyntaxDataError for dataset options that fail, or that change sentences but not their parses."""
+    """Raises SyntaxDataError for dataset options that fail, or that would change sentences but not their parses."""
     if cfg.num_batch_buckets:
         raise SyntaxDataError("does not run on NumPy 2", option="--num-batch-buckets", hint="leave it out")
     if cfg.truncate_source and reads_parses:
@@ -175,7 +175,7 @@ def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
 
 
 def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
-    """Raises SyntaxDataError for task options that are useless or harmful for the model that is trained."""
+    """Raises SyntaxDataError for task options that are useless or harmful for the trained model."""
     if traits.lstm and cfg.left_pad_target:
         raise SyntaxDataError(
             "an LSTM decoder would read the padding before a sentence, of which there is more or less by what else is "
@@ -190,7 +190,7 @@ def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
 
 
 def check_criterion(criterion: Any, traits: ModelTraits) -> None:
-    """Raises SyntaxDataError where a criterion would omit losses of the model, or cannot use its output."""
+    """Raises SyntaxDataError if a criterion would omit losses of the model, or cannot use its output."""
     if traits.losses and not getattr(criterion, "takes_system_losses", False):
         raise SyntaxDataError(
             f"omits losses of the model: {', '.join(traits.losses)}",

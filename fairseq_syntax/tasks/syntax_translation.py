@@ -43,7 +43,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def bleu_of_meters(meters: Mapping[str, Any]) -> float:
-    """BLEU from the counts that fairseq logs; 0 if it has logged none."""
+    """BLEU from the counts that fairseq logs; 0 if there are none."""
     if "_bleu_counts" not in meters:
         return 0.0
     import sacrebleu
@@ -56,24 +56,26 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
 class SyntaxTranslationTask(TranslationTask):
-    """Translation with the syntax of the source, and of the target if a criterion needs it.
+    """Translation with the syntax of the source, and of the target if a criterion or decoder system needs it.
 
-    Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
-    data as fast as ever.
+    Batches contain only the syntax that the model and the criterion need, so that a plain Transformer trains on the same
+    data at its usual speed.
     """
 
     cfg: SyntaxTranslationConfig
 
     def __init__(self, cfg: SyntaxTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        # The one that declares a range.
+        # The only option of the task with a range.
         check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
         check_task(cfg)
-        # What batches must bring of each side; None until a model says so, and then batches bring the tree.
+        # What batches must contain of each side's syntax. None while unknown: batches then contain trees, if any.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
-        self._last_parsed_with: Mapping[str, Any] | None = None  # of the checkpoint that was read last
-        self._criterion_built = False  # as in training and fairseq-validate
+        self._last_parsed_with: Mapping[str, Any] | None = (
+            None  # how the source in the last loaded checkpoint was parsed
+        )
+        self._criterion_built = False  # True in training and fairseq-validate
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
 
     # -- data ------------------------------------------------------------------------------------------------------
@@ -110,13 +112,13 @@ class SyntaxTranslationTask(TranslationTask):
         """The source's segmentation; None if the data directory has none.
 
         Raises:
-            SyntaxDataError: it has none, and a loaded model was trained on its pieces
+            SyntaxDataError: it is missing, and a loaded model was trained on its pieces
         """
         return self._vocabularies.segmenter("source")
 
     @property
     def target_segmenter(self) -> Any:
-        """The target's segmentation; otherwise as :attr:`source_segmenter`."""
+        """The target's segmentation; see :attr:`source_segmenter`."""
         return self._vocabularies.segmenter("target")
 
     @cached_property
@@ -130,19 +132,19 @@ class SyntaxTranslationTask(TranslationTask):
         """Load a split as fairseq does, with the syntax that the model and the criterion need.
 
         Raises:
-            SyntaxDataError: there is no such split; or syntax is needed and missing, or not that of the tokens
+            SyntaxDataError: there is no such split, or needed syntax is missing or does not belong to the tokens
         """
         check_datasets(self.cfg, reads_parses=False)
-        # fairseq's default of -1 would make a dataset of negative length where there are several parts.
+        # With several parts, fairseq's default of −1 would give a dataset of negative length.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
-        directory = self._directory(paths[(epoch - 1) % len(paths)])  # as fairseq goes through them
+        directory = self._directory(paths[(epoch - 1) % len(paths)])  # in fairseq's order
         checksums = directory.check_files(split, combine=combine, mmap=self.cfg.dataset_impl in (None, "mmap"))
         try:
             super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):  # of fairseq's, for a missing split
+            if not str(error).startswith("Dataset not found"):  # fairseq's error for a missing split
                 raise
             raise directory.without_split(split, self.cfg.dataset_impl) from None
         for side in ("source", "target"):
@@ -167,14 +169,13 @@ class SyntaxTranslationTask(TranslationTask):
             self.parse_origins.check(self.directory.parsed_with(side), path)
         return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side), checksums)
 
-    # -- models and criteria, and what they need -------------------------------------------------------------------
+    # -- models and criteria, and their needs ----------------------------------------------------------------------
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build a model as fairseq does, and note the syntax that it needs, in training or at inference.
+        """Build a model as fairseq does, and record what syntax it needs, in training or at inference.
 
         Raises:
-            SyntaxDataError: training in a way that fairseq offers, and that does not run, or with an option that would
-                do nothing
+            SyntaxDataError: an option of fairseq does not work with this model, or would have no effect
         """
         if from_checkpoint:
             forget_embedding_files(cfg)
@@ -192,29 +193,29 @@ class SyntaxTranslationTask(TranslationTask):
         else:
             check_model(self.cfg, traits)
             self.add_need("source", traits.training_needs)
-            if traits.target_training_needs:  # else it stays unknown, and batches bring what there is
+            if traits.target_training_needs:  # otherwise it stays unknown, and batches contain what there is
                 self.add_need("target", traits.target_training_needs)
-        # "space" is the default, under which fairseq would score pieces.
+        # With the default, "space", fairseq would score pieces.
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and (joining := self._joining_pieces()):
             self.tokenizer = joining
-            self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
+            self.cfg.eval_bleu_remove_bpe = None  # otherwise pieces would be joined twice
         return model
 
     def build_criterion(self, cfg: Any) -> Any:
-        """Build a criterion as fairseq does, and note its ``source_needs`` and ``target_needs``.
+        """Build a criterion as fairseq does, and record its ``source_needs`` and ``target_needs``.
 
-        A criterion may have its own order of training batches: ``epoch_iterator(base)`` gives the iterator over
-        epochs in place of the task's.
+        A criterion may have its own order of training batches: its ``epoch_iterator(base)`` replaces the task's
+        iterator over epochs.
 
         Raises:
-            SyntaxDataError: the criterion and the model do not go together
+            SyntaxDataError: the criterion does not fit the model
         """
         check_one_shard(self.cfg)
         self._criterion_built = True
         criterion = super().build_criterion(cfg)
         check_criterion(criterion, self._traits)
         self._reorder = getattr(criterion, "epoch_iterator", None)
-        # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
+        # In fairseq-validate the model comes from a checkpoint, but its losses need what training needs.
         self.add_need("source", self._traits.training_needs | getattr(criterion, "source_needs", NOTHING))
         self.add_need("target", self._traits.target_training_needs | getattr(criterion, "target_needs", NOTHING))
         return criterion
@@ -224,13 +225,13 @@ class SyntaxTranslationTask(TranslationTask):
         return self._needs[side]
 
     def add_need(self, side: str, needs: frozenset[str]) -> None:
-        """Require more syntax in the batches; see :meth:`needs`."""
+        """Require additional syntax in batches; see :meth:`needs`."""
         self._needs[side] = (self._needs[side] or NOTHING) | needs
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """fairseq's, with fingerprints of dictionaries and segmentations, and what the source was parsed with."""
+        """fairseq's, with fingerprints of dictionaries and segmentations, and how the source was parsed."""
         parsed_with = dict(self.directory.parsed_with("source") or {})
         return {**super().state_dict(), **self._vocabularies.recorded(), "source_parsed_with": parsed_with}
 
@@ -238,10 +239,10 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's.
 
         Raises:
-            SyntaxDataError: the model was trained with another dictionary, or on pieces of another segmentation
+            SyntaxDataError: the model was trained with another dictionary or segmentation
         """
         self._last_parsed_with = state_dict.get("source_parsed_with")
-        ours = ("dictionaries", "segmentations", "source_parsed_with")  # no state of fairseq's
+        ours = ("dictionaries", "segmentations", "source_parsed_with")  # not part of fairseq's state
         super().load_state_dict({name: value for name, value in state_dict.items() if name not in ours})
         self._vocabularies.add_model(
             state_dict, "--data, or fairseq's first argument, is the directory that it was trained on"
@@ -250,15 +251,15 @@ class SyntaxTranslationTask(TranslationTask):
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
         """Check that training can resume from a checkpoint, or start from its parameters.
 
-        Its architecture must be the model's, and its ids must stand for the words and labels of these data.
+        It must have the model's architecture, and its ids must mean the words and labels of the data.
 
         Args:
             state: the checkpoint
             model: the options of the model that is trained
-            path: of the checkpoint, for errors
+            path: the path of the checkpoint, for error messages
 
         Raises:
-            SyntaxDataError: the architecture, dictionaries, segmentations, labels or tags are others
+            SyntaxDataError: the architecture, dictionaries, segmentations, labels or tags differ
         """
         self._vocabularies.check(
             state.get("task_state") or {},
@@ -267,7 +268,7 @@ class SyntaxTranslationTask(TranslationTask):
         check_trained(state, model, path)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """fairseq's; BLEU is 0 where nothing was translated, and fairseq logs none."""
+        """fairseq's; if nothing was translated, BLEU is logged as 0 (fairseq would not log it)."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.cfg.eval_bleu and not sum(float(log.get("_bleu_sys_len", 0)) for log in logging_outputs):
             metrics.log_derived("bleu", bleu_of_meters)
@@ -275,17 +276,17 @@ class SyntaxTranslationTask(TranslationTask):
     # -- training --------------------------------------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
-        """fairseq's; in training :meth:`_training_batches`, in generation this process's part."""
+        """fairseq's; in training :meth:`_training_batches`, in generation the part of this process."""
         if "num_shards" in kwargs and not self._criterion_built:
-            # fairseq-generate asks for all sentences, in each of the processes of torchrun.
+            # fairseq-generate would translate all sentences in each process of torchrun.
             from fairseq_syntax.inference.generation import generation_shard
 
             kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg)
         elif dataset is self.datasets.get(self.cfg.train_subset):
-            if "grouped_shuffling" in kwargs:  # which is asked of training alone
+            if "grouped_shuffling" in kwargs:  # passed in training only
                 return self._training_batches(dataset, *args, epoch=epoch, **kwargs)
-            # Validation on the training data has an iterator of its own: fairseq would take that of
-            # training, and so end the epoch.
+            # Validation on the training data gets its own iterator. fairseq would reuse that of training and so end its
+            # epoch.
             before = dataset.epoch
             kwargs["disable_iterator_cache"] = True
             batches = super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
@@ -294,16 +295,15 @@ class SyntaxTranslationTask(TranslationTask):
         return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
 
     def _training_batches(self, dataset: Any, *args: Any, epoch: int, **kwargs: Any) -> Any:
-        """The batches of training, in the criterion's order where that has one.
+        """The training batches, in the criterion's order if it has one.
 
-        They are cut as in epoch 1, whatever the epoch in which they are made: so a resumed run has
-        those of one that was not interrupted.
+        They are always composed as in epoch 1, so that a resumed run has the same batches as an uninterrupted one.
         """
         from fairseq_syntax.data.epochs import TrainingBatches
 
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
-        # --update-ordered-indices-seed adds the epoch to the seed. (Without fairseq's commands
-        # cfg.seed is no number, but its reference's text.)
+        # --update-ordered-indices-seed adds the epoch to the seed. (Outside fairseq's commands, cfg.seed is the string of
+        # a reference instead of a number.)
         if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:
             kwargs["seed"] += 1 - epoch
         base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)
@@ -320,10 +320,10 @@ class SyntaxTranslationTask(TranslationTask):
     def train_step(
         self, sample: dict[str, Any], *args: Any, ignore_grad: bool = False, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """fairseq's, with ``--parse-dropout``; a filler counts nothing in what the update is divided by and is logged.
+        """fairseq's, with ``--parse-dropout``; a filler adds nothing to the sample size and the logging output.
 
-        Nor does it draw the dropout of the batches that follow: which batch fairseq runs as the filler depends on
-        whether the run was resumed.
+        (fairseq runs a filler in a process that has no batch left for an update.) It does not advance the random
+        generators either, since the choice of the filler depends on whether the run was resumed.
         """
         if self.cfg.parse_dropout and "src_syntax" in sample["net_input"]:
             from fairseq_syntax.data.parse_dropout import drop_parses
@@ -332,35 +332,35 @@ class SyntaxTranslationTask(TranslationTask):
             sample = drop_parses(sample, self.cfg.parse_dropout, seed=int(self.cfg.seed), epoch=epoch)
         if not ignore_grad:
             return super().train_step(sample, *args, **kwargs)
-        # Of the device that draws: by default PyTorch forks the generators of all GPUs, and warns if there are several.
+        # Only the device in use: by default PyTorch forks the generators of all GPUs, and warns if there are several.
         device = sample["net_input"]["src_tokens"].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
-        # 0 times each: of the type that they have in other processes, with which fairseq adds them.
+        # Multiplied by 0, they keep the types that they have in other processes, with which fairseq adds them.
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
 
     # -- raw input -------------------------------------------------------------------------------------------------
 
     @cached_property
     def _input(self) -> Any:
-        """The reader of raw and parsed sentences, imported with parsers and alignments at first use."""
+        """The reader of raw and parsed sentences; it imports parsers and alignments, so it is created when needed."""
         from fairseq_syntax.inference.interactive import InteractiveInput
 
         return InteractiveInput(self)
 
     @cached_property
     def _generation(self) -> Generation:
-        """What comes before and after fairseq's search, imported when there is one."""
+        """The task's work before and after fairseq's search, imported when needed."""
         from fairseq_syntax.inference.generation import Generation
 
         return Generation(self, lambda number: self._input.text_of(number))
 
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
-        """fairseq's; fairseq-interactive reads its input as this package does.
+        """fairseq's; also lets fairseq-interactive read its input by this package.
 
         Raises:
-            SyntaxDataError: a dictionary, inventory or segmentation of the data is not the one that was made with them
+            SyntaxDataError: a dictionary, label inventory or segmentation is not the one that the data were made with
         """
         path = cfg.data.split(os.pathsep)[0]
         if cfg.source_lang is None or cfg.target_lang is None:
@@ -375,7 +375,7 @@ class SyntaxTranslationTask(TranslationTask):
         task = super().setup_task(cfg, **kwargs)
         if copies is not None:
             task._generation.copies = copies
-        # fairseq-interactive is the one, and under python -m the other.
+        # The second name is fairseq-interactive under python -m.
         for name in ("fairseq_cli.interactive", "__main__"):
             if hasattr(program := sys.modules.get(name), "buffered_read"):
                 from fairseq_syntax.inference.interactive import read_input_in
@@ -384,11 +384,11 @@ class SyntaxTranslationTask(TranslationTask):
         return task
 
     def build_bpe(self, args: Any) -> Any:
-        """fairseq's ``--bpe``, else the data's own segmentation, so that detokenized output is text.
+        """fairseq's ``--bpe``, otherwise the segmentation of the data, so that output is text.
 
         Raises:
-            SyntaxDataError: the model was trained on pieces of a segmentation that is missing, and nothing else
-                (``--bpe``, ``--post-process``) joins them
+            SyntaxDataError: the segmentation that the model was trained with is missing, and neither ``--bpe`` nor
+                ``--post-process`` joins its pieces
         """
         bpe = super().build_bpe(args)
         joins = bool(self.cfg.post_process) and is_set(self.cfg.post_process)
@@ -397,13 +397,13 @@ class SyntaxTranslationTask(TranslationTask):
         return self._joining_pieces()
 
     def _joining_pieces(self) -> SegmentationDecoder | None:
-        """The function that joins the target's pieces into text; None if the data have no segmentation of it."""
+        """Joins the target's pieces into text; None if the data have no segmentation of the target."""
         from fairseq_syntax.inference.spelling import SegmentationDecoder
 
         return SegmentationDecoder(self.target_segmenter) if self.target_segmenter else None
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list, list]:
-        """Parse, where needed, and segment raw input."""
+        """Segment raw input, and parse it if needed."""
         return self._input.encode(lines)
 
     def encode_raw(self, sentences: Sequence[str]) -> list[Tensor]:
@@ -411,15 +411,15 @@ class SyntaxTranslationTask(TranslationTask):
         return self._input.encode(list(sentences))[0]
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
-        """A dataset of the user's sentences, with the syntax found when they were encoded."""
+        """A dataset of the user's sentences, with the syntax from their encoding."""
         return self._input.dataset(src_tokens, src_lengths, constraints, rebuilt=True)
 
     def build_generator(
         self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None
     ) -> Any:
-        """Build a generator as fairseq does; with ``--print-alignment`` its translations contain word alignments.
+        """Build a generator as fairseq does; ``--print-alignment`` gives word alignments.
 
-        fairseq's own runs the model without its syntax, and aligns pieces.
+        fairseq's own implementation runs the model without its syntax and aligns pieces.
         """
         args, seq_gen_cls, extra_gen_cls_kwargs = self._generation.generator_options(
             models, args, seq_gen_cls, extra_gen_cls_kwargs
@@ -427,10 +427,10 @@ class SyntaxTranslationTask(TranslationTask):
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
+        """fairseq's; batches of fairseq-interactive, which contain only tokens, get their syntax and numbers back."""
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
-        printed = sample  # by fairseq-generate, after this
+        printed = sample  # fairseq-generate prints from it afterwards
         sample, prefix_tokens = self._generation.for_search(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         self._generation.observe(generator, sample, hypotheses)
