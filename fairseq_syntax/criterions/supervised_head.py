@@ -18,8 +18,8 @@ from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, syste
 class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross entropy (by default without smoothing) and the systems' losses.
 
-    It logs ``translation_loss``, ``child_loss`` and ``parent_loss`` in bits per token, as fairseq does, and in validation
-    ``parent_uas``, the percentage of words whose parent has the highest score, without repair to a tree.
+    It logs ``translation_loss``, ``child_loss`` and ``parent_loss`` in bits per token, as fairseq does. In validation,
+    it logs ``parent_uas``, the percentage of words whose parent has the highest score, without repair to a tree.
     """
 
     takes_system_losses = True

@@ -58,8 +58,8 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
 class SyntaxTranslationTask(TranslationTask):
     """Translation with the syntax of the source, and of the target if a criterion or decoder system needs it.
 
-    Batches contain only the syntax that the model and the criterion need, so that a plain Transformer trains on the same
-    data at its usual speed.
+    Batches contain only the syntax that the model and the criterion need, so that a plain Transformer trains on the
+    same data at its usual speed.
     """
 
     cfg: SyntaxTranslationConfig
@@ -302,8 +302,8 @@ class SyntaxTranslationTask(TranslationTask):
         from fairseq_syntax.data.epochs import TrainingBatches
 
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
-        # --update-ordered-indices-seed adds the epoch to the seed. (Outside fairseq's commands, cfg.seed is the string of
-        # a reference instead of a number.)
+        # --update-ordered-indices-seed adds the epoch to the seed. (Outside fairseq's commands, cfg.seed is not a
+        # number but the string of a reference.)
         if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:
             kwargs["seed"] += 1 - epoch
         base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)

@@ -74,7 +74,9 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
         kind, sentence, text = match[1], int(match[2]), match[3]
         if kind == "S":
             if sentence in sources:
-                raise SyntaxDataError(f"S-{sentence} occurs twice", path=path, line=number, hint="give each run its own file")
+                raise SyntaxDataError(
+                    f"S-{sentence} occurs twice", path=path, line=number, hint="give each run its own file"
+                )
             sources[sentence] = text
         elif kind == "D":
             score, _, translation = text.partition("\t")
