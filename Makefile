@@ -1,11 +1,11 @@
-# `make help` says what there is. Everything is installed into .venv, once.
+# `make help` lists the targets. Everything is installed into .venv, once.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 CUDA ?=
 ONLY ?=
-# Of nproc: OMP_NUM_THREADS is of the threads in a process, and it would take it for the number of cores.
+# nproc would report OMP_NUM_THREADS, the number of threads in a process, as the number of cores.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 VENV ?= .venv
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
@@ -13,7 +13,7 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
-# The stamp says for what it was made. Where another PyTorch is asked for, that and what was built against it are anew.
+# The stamp records the requested PyTorch. If another is requested, it and what was built against it are reinstalled.
 ASKED := $(strip $(TORCH) $(TORCH_INDEX_URL) $(if $(CUDA),CUDA=$(CUDA)))
 ifneq ($(strip $(filter-out file,$(origin TORCH)) $(TORCH_INDEX_URL) $(CUDA)),)
 ifneq ($(wildcard $(VENV)/.torch),)
@@ -23,7 +23,7 @@ ANOTHER := 1
 endif
 endif
 endif
-# One thread a process: tests run in as many processes as there are cores.
+# One thread per process: tests run in as many processes as there are cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal) \
   $(if $(WARNINGS),-W $(WARNINGS))
 export CUDA
@@ -31,22 +31,22 @@ export CUDA
 .PHONY: help install demo test gpu-emulated recipes test-fast check format matrix ways release bench gpu docs clean
 
 help:
-	@echo "make install    everything into $(VENV), as the others do first"
-	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
-	@echo "make test       install, then all tests, on all cores"
-	@echo "make gpu-emulated  of these, those that use a GPU: on an emulated one, where there is none"
-	@echo "make recipes    install, then every recipe of the papers' tables, cut down to seconds (ten minutes of a core)"
-	@echo "make test-fast  install, then the quick tests: no training, no other process"
-	@echo "make check      install, then ruff and mypy"
-	@echo "make format     let ruff mend what it can"
-	@echo "make matrix     the fast tests on every Python of PYTHONS that is there, each in .venv-PYTHON"
-	@echo "make ways       every system in every way of fairseq, into docs/ways.md (half an hour)"
-	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
-	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
-	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too;"
+	@echo "make install    install everything into $(VENV); all other targets do this first"
+	@echo "make demo       train the plain Transformer and PASCAL on a toy corpus (3 minutes on 2 cores)"
+	@echo "make test       run all tests, on all cores"
+	@echo "make gpu-emulated  run those of them that use a GPU, or an emulated one"
+	@echo "make recipes    run all recipes of the papers' tables, reduced to seconds (ten minutes of a core)"
+	@echo "make test-fast  run the tests that neither train nor start other processes"
+	@echo "make check      run ruff and mypy"
+	@echo "make format     reformat with ruff"
+	@echo "make matrix     run the fast tests on each installed Python in PYTHONS, in .venv-PYTHON"
+	@echo "make ways       try every system with every option of fairseq, and write docs/ways.md (half an hour)"
+	@echo "make release    build wheel and source distribution, and try each in a new environment"
+	@echo "make bench      run the benchmarks; ONLY=train/ selects some"
+	@echo "make gpu        run and record the tests and benchmarks that need a GPU; MULTI30K=1 also trains on Multi30k;"
 	@echo "                EMULATED=1 tries it without a GPU"
-	@echo "make docs       install, then the site in docs/_build/html; warnings are errors"
-	@echo "make clean      remove .venv, the site and caches; trained models (runs/) stay"
+	@echo "make docs       build the site in docs/_build/html; warnings are errors"
+	@echo "make clean      remove .venv, the site and caches, but not trained models (runs/)"
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
 	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
@@ -56,8 +56,8 @@ install: $(VENV)/.package
 demo: $(VENV)/.package
 	$(BIN)/python -m fairseq_syntax demo
 
-# The tests that use a GPU run apart: where there is none, an emulated one changes what PyTorch says of CUDA.
-# Other modules need not be imported for that.
+# Tests that use a GPU run separately, because the emulated device changes what PyTorch reports about CUDA. Only modules
+# with such tests are imported.
 ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu $(shell grep -rl gpu tests --include='test_*.py' 2>/dev/null)
 test: $(VENV)/.package
 	@failed=; \
@@ -83,8 +83,8 @@ format: $(VENV)/.package
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# A Python that is not there is said to be missing; one whose tests fail ends the run. Warnings are errors only with the
-# versions of most tests: others have their own.
+# Missing Pythons are reported; a failure ends the run. Warnings are errors only with the default versions, since others
+# have their own.
 matrix:
 	@set -e; for python in $(PYTHONS); do \
 	  if $$python -c '' 2>/dev/null; then \
@@ -112,7 +112,7 @@ clean:
 	rm -rf $(VENV) .venv-python3.* docs/_build docs/generated build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each step leaves a stamp, so that a later step that changes does not repeat the ones before.
+# Each step leaves a stamp, so that a change in a later step does not repeat earlier ones.
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -127,8 +127,8 @@ $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
 	@$(BIN)/python tools/install_torch.py --constraint > $(VENV)/constraints.txt
 	@echo '$(ASKED)' > $@
 
-# Most Pythons get fairseq-fixed as source. Without isolation it is built against the PyTorch that is there, in place
-# of a second one; the constraint keeps that one when pip looks at fairseq-fixed's own requirements.
+# For most Pythons, fairseq-fixed is only available as source. Without isolation it is built against the installed
+# PyTorch rather than a second one; the constraint keeps this version when pip resolves fairseq-fixed's requirements.
 $(VENV)/.fairseq: $(VENV)/.torch
 	@echo "building and installing fairseq: a minute or two"
 	@$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
@@ -136,7 +136,7 @@ $(VENV)/.fairseq: $(VENV)/.torch
 	  { echo "fairseq-fixed could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
 	@touch $@
 
-# An environment imports one checkout: installing this one into that of another would change what the other runs.
+# An environment imports one checkout. Installing this checkout into another's environment would change what that runs.
 $(VENV)/.package: $(VENV)/.fairseq setup.py pyproject.toml
 	@owner=$$(cat $@ 2>/dev/null); test -z "$$owner" || test "$$owner" = '$(CURDIR)' || test ! -d "$$owner" || \
 	  { echo "$(VENV) is the environment of $$owner: name another, as in make VENV=.venv" >&2; exit 1; }

@@ -148,7 +148,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     for name, count in report["ties"]["items"].items():
         if count:
-            print(f"{name}: {count} items are ties, taken as {args.ties}")
+            print(f"{name}: {count} items are ties and count as {args.ties}")
     if args.write_scores:
         finished(args.write_scores, f"the scores of {len(scores)} systems", file=sys.stderr)
     return 0

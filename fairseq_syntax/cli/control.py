@@ -63,14 +63,14 @@ def main(args: argparse.Namespace) -> int:
     report = control.report
     if "shuffled" in args.control and report.without_partner:
         print(
-            f"sentences that are the only one of their length among {min(args.block, n_lines)} lines, and have random "
-            f"trees: {report.without_partner}",
+            f"sentences with random trees, since no other among {min(args.block, n_lines)} lines has their length: "
+            f"{report.without_partner}",
             file=sys.stderr,
         )
     if "damaged" in args.control:
         print(f"wrong arcs: {report.wrong_arcs} of {report.words}", file=sys.stderr)
         if report.not_replaced:
-            print(f"arcs drawn that no other could replace in a tree: {report.not_replaced}", file=sys.stderr)
+            print(f"arcs kept, since no other gives a tree: {report.not_replaced}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces

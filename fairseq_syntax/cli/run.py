@@ -129,7 +129,7 @@ def main(args: argparse.Namespace) -> int:
             failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster))
     if failed:
         print(f"failed: {', '.join(failed)}")
-        print("next: mend what the logs say, and give the same command again; what is done is not done again")
+        print("next: fix the errors shown in the logs and rerun the same command; finished steps are kept")
     results = work.results() if args.to == "report" else None
     if results is not None and (results.reports or not failed):
         markdown, page = write_report(work.plan, results)

@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
     lines = iter(read_sentences(args.input))
     prompt = f"{translator.task.cfg.source_lang}> " if args.input == "-" and sys.stdin.isatty() else ""
     if prompt:
-        print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
+        print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
         lines = prompted(lines, prompt)
     count = bad = 0
     cut = CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
@@ -122,5 +122,5 @@ def main(args: argparse.Namespace) -> int:
     if args.alignments:
         finished(args.alignments, f"the alignments of {count} lines", file=sys.stderr)
     if bad:
-        print(f"{bad} of {count} lines are not translated: their lines are empty", file=sys.stderr)
+        print(f"{bad} of {count} lines could not be translated and are empty", file=sys.stderr)
     return 1 if bad else 0
