@@ -75,10 +75,10 @@ def against_the_pipeline() -> None:
 
     def job() -> None:
         plan = jobs.Plan.of(jobs.Job(folder / "text.en", folder / "out.conllu", parser.options))
-        make_folder(plan.files.folder)
+        make_folder(plan.parts.folder)
         parse_part = jobs._ParsePart(parser.options, None)
         parse_part.parser = parser
-        make_parts(plan.files, plan.source(), parse_part)
+        make_parts(plan.parts, plan.source(), parse_part)
         jobs.merge(plan)
         (folder / "out.conllu").unlink()
 

@@ -69,9 +69,9 @@ def rates(lines: int, words: int) -> dict[str, float]:
         plans: list[Plan] = []
         timed("read", lambda: plans.append(Plan.of(job)))
         plan, rows = plans[0], (folder / "train.en.conllu").read_bytes().split(b"\n\n")
-        make_folder(plan.files.folder)
-        for start, end in plan.parts:
-            plan.files.commit((start, end), b"{}\n" + b"\n\n".join(rows[start:end]))
+        make_folder(plan.parts.folder)
+        for start, end in plan.spans:
+            plan.parts.commit((start, end), b"{}\n" + b"\n\n".join(rows[start:end]))
         timed("merge", lambda: merge(plan))
         segment = ["segment", "--lang", "en", "--input", str(folder / "train.en.conllu"), "--output"]
         model = ["--train", "sentencepiece", "--vocab-size", "8000", "--train-lines", "5000"]

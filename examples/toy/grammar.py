@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fairseq_syntax.corpus.conllu import ParsedLine, Token
-from fairseq_syntax.corpus.tree_drawing import depths as depths_of
+from fairseq_syntax.corpus.parsed_line import depths as depths_of
 
 CLASSES = 4
 ONE_IN_THREE = (True, False, False)

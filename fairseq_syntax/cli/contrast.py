@@ -25,7 +25,7 @@ from fairseq_syntax.cli.options import (
 )
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.parsed_line import take_spaces
-from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.errors import SyntaxDataError, meant, quoted
 from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import atomic_open, check_output, check_outputs, errors_in, make_folder, read_lines
 from fairseq_syntax.runtime.named_files import file_by_name, model_name, named_files, systems_by_name
@@ -163,7 +163,7 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
         except ValueError:
             score = math.nan
         if math.isnan(score):
-            raise SyntaxDataError(f"not a number: {line[:60]!r}", path=path, line=number)
+            raise SyntaxDataError(f"not a number: {quoted(line)}", path=path, line=number)
         scores.append(-score if negate else score)
     if len(scores) != rows:
         raise SyntaxDataError(f"{len(scores)} scores, but the sets have {rows} translations", path=path)

@@ -156,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
     if args.merge:
         plan = Plan.of(job)
         merge(plan)
-        finished(args.output, f"{len(plan.parts)} parts", then)
+        finished(args.output, f"{len(plan.spans)} parts", then)
         return 0
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if not gpus:

@@ -78,10 +78,7 @@ def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
 
 
 def read_conllu(
-    source: str | os.PathLike[str] | IO[Any] | Iterable[str],
-    *,
-    n_lines: int | None = None,
-    empty: bool = True,
+    source: str | os.PathLike[str] | IO[Any] | Iterable[str], *, n_lines: int | None = None, empty: bool = True
 ) -> Iterator[ParsedLine]:
     """Yields the parse of each text line, empty ones included, in order.
 

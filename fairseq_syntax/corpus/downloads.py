@@ -23,6 +23,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, file_digest, make_folder
 from fairseq_syntax.runtime.locks import locked
 
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError)
+
 
 class DamagedArchive(SyntaxDataError):
     """The error for a damaged archive, which has to be fetched again."""
@@ -109,15 +111,7 @@ def _archive(path: Path) -> Iterator[None]:
     """Turn errors of reading an archive in the block into DamagedArchive; disk errors pass unchanged."""
     try:
         yield
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        EOFError,
-        gzip.BadGzipFile,
-        zlib.error,
-        lzma.LZMAError,
-        ValueError,
-    ) as error:
+    except _DAMAGED as error:
         message = f"cannot be unpacked: {error}"
         raise DamagedArchive(message, path=path, hint="run it again: it is fetched anew") from error
 

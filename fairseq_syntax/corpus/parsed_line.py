@@ -131,6 +131,20 @@ def cycle_through(heads: Sequence[int]) -> int | None:
     return min((ancestor for ancestor in ancestors if heads[ancestor] != ancestor), default=None)
 
 
+def depths(heads: Sequence[int]) -> list[int]:
+    """The depth of each word: the number of arcs between it and its root. A root is its own head."""
+    depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
+    for start in range(len(heads)):
+        path = []
+        word = start
+        while depth[word] < 0:
+            path.append(word)
+            word = heads[word]
+        for step, below in enumerate(reversed(path), 1):
+            depth[below] = depth[word] + step
+    return depth
+
+
 def check_parse(line: ParsedLine) -> ParsedLine:
     """Check that a parse could be written as CoNLL-U; returns it.
 

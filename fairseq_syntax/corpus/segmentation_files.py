@@ -24,6 +24,7 @@ from fairseq_syntax.runtime.files import (
     errors_in,
     file_sha256,
     fingerprint,
+    read_json,
     uncompressed_name,
 )
 from fairseq_syntax.runtime.jobs import Step, read_record
@@ -103,10 +104,7 @@ def _is_cut_by(segmenter: Segmenter, note: dict[str, Any]) -> bool:
 
 def _trained_as(about: Path, record: dict) -> bool:
     """Whether the existing model was trained with these options and files."""
-    try:
-        return json.loads(about.read_text(encoding="utf-8")).get("training") == json.loads(json.dumps(record))
-    except (OSError, ValueError, AttributeError):
-        return False
+    return bool(read_json(about).get("training") == json.loads(json.dumps(record)))
 
 
 def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:

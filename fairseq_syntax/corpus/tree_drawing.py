@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq_syntax.corpus.parsed_line import cycle_through
-
-
-def depths(heads: Sequence[int]) -> list[int]:
-    """The depth of each word: the number of arcs between it and its root. A root is its own head."""
-    depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
-    for start in range(len(heads)):
-        path = []
-        word = start
-        while depth[word] < 0:
-            path.append(word)
-            word = heads[word]
-        for step, below in enumerate(reversed(path), 1):
-            depth[below] = depth[word] + step
-    return depth
+from fairseq_syntax.corpus.parsed_line import cycle_through, depths
 
 
 def without_cycles(heads: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.packing import PackedSyntax
 from fairseq_syntax.data.stored_sentence import to_stored
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.sentences import Sentence, is_empty, is_parsed, is_row_of_block, unparsed
 from fairseq_syntax.inference.spelling import decoder
@@ -127,7 +127,7 @@ class InteractiveInput:
         raw = [i for i, line in enumerate(lines) if parsed[i] is None and not is_empty(line)]
         if raw and self.task.cfg.syntax_input == "conllu":
             line, number = str(lines[raw[0]]), numbers[raw[0]]
-            raise SyntaxDataError(f"not CoNLL-U: {line[:60]!r}", line=number + 1)
+            raise SyntaxDataError(f"not CoNLL-U: {quoted(line)}", line=number + 1)
         if raw:
             parses = self._parse_raw([str(lines[i]) for i in raw], [numbers[i] for i in raw])
             for i, parse in zip(raw, parses, strict=True):

@@ -143,6 +143,15 @@ def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iter
     return cast(Iterable[bytes], _COMPRESSED[kind][1](file, "rb"))
 
 
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON object in a file; an empty one if there is no such file, or nothing of that kind in it."""
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def is_read_once(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a pipe or a device, which can be read only once."""
     return os.path.exists(path) and not os.path.isfile(path)

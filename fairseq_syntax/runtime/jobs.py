@@ -19,7 +19,6 @@ parts: :mod:`fairseq_syntax.runtime.parts`.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_sha256, fingerprint, is_replaced, make_folder, write_json
+from fairseq_syntax.runtime.files import file_sha256, fingerprint, is_replaced, make_folder, read_json, write_json
 from fairseq_syntax.runtime.locks import locked
 
 
@@ -140,8 +139,5 @@ def record_path(output: str | os.PathLike[str]) -> Path:
 
 def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The record of a file: ``made_from``, ``outputs`` (null while it is being made) and ``note``; None without one."""
-    try:
-        record = json.loads(record_path(output).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("made_from"), str) else None
+    record = read_json(record_path(output))
+    return record if isinstance(record.get("made_from"), str) else None

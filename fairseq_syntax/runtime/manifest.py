@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_digest, write_json
+from fairseq_syntax.runtime.files import file_digest, read_json, write_json
 from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
@@ -119,7 +119,7 @@ class Manifest:
             SyntaxDataError: a file is missing, or is not what was made
         """
         entries = {name: self.files[name] for name in names if name in self.files}
-        compared = _read_compared(self.folder) if once else {}
+        compared = read_json(self.folder / COMPARED) if once else {}
         states = {name: [*_state(self.folder / name), entry["xxh3"]] for name, entry in entries.items()}
         new = {name: state for name, state in states.items() if compared.get(name) != state}
         for name in new:
@@ -147,15 +147,6 @@ def _state(path: Path) -> list[int]:
     except OSError:
         return []
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
-
-
-def _read_compared(folder: Path) -> dict[str, list[Any]]:
-    """The content of :data:`COMPARED`; empty if it cannot be read."""
-    try:
-        compared = json.loads((folder / COMPARED).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return compared if isinstance(compared, dict) else {}
 
 
 def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:

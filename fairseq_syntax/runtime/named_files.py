@@ -41,9 +41,7 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
 
 
 def systems_by_name(
-    texts: Iterable[str],
-    name_of: Callable[[str], str] = str,
-    others: Collection[str] = (),
+    texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """The files of each system, by its name.
 

@@ -205,7 +205,7 @@ def test_unknown_parsers_tokenizers_and_devices(options, names):
 
 
 def folder_of(text: Path) -> Path:
-    return Plan.of(job(text)).files.folder
+    return Plan.of(job(text)).parts.folder
 
 
 def test_every_line_comes_out_once_and_in_order(text):
@@ -228,8 +228,8 @@ def test_shards_together_are_the_whole(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     for count in (1, 2, 3, 4, 5, 9):
         shards = [job(text, f"{count}.conllu", shard=(number, count)) for number in range(1, count + 1)]
-        covered = [part for shard in shards for part in Plan.of(shard).shard_parts]
-        assert covered == Plan.of(shards[0]).parts
+        covered = [part for shard in shards for part in Plan.of(shard).shard_spans]
+        assert covered == Plan.of(shards[0]).spans
         for shard in [*reversed(shards), shards[0]]:
             assert parse_corpus(shard) is None
         assert merge(Plan.of(job(text, f"{count}.conllu"))).read_bytes() == whole
@@ -287,7 +287,7 @@ def test_a_damaged_part_is_parsed_again(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     parse_corpus(job(text, shard=(1, 1)))
     for number, damage in enumerate([lambda b: b[:-20], lambda b: b"", lambda b: b.replace(b"A\t", b"B\t")]):
-        part = Plan.of(job(text)).files.path(Plan.of(job(text)).parts[number % 2 * 2])
+        part = Plan.of(job(text)).parts.path(Plan.of(job(text)).spans[number % 2 * 2])
         part.write_bytes(damage(part.read_bytes()))
     assert parse_corpus(job(text)).read_bytes() == whole
 
@@ -361,15 +361,15 @@ def test_an_output_among_the_models_is_refused(text, without_fingerprint):
 def test_what_a_killed_merge_left_is_removed_and_the_parts_of_another_job_are_not(text):
     parse_corpus(job(text, shard=(1, 1)))
     plan, aside = Plan.of(job(text)), text.with_name("aside")
-    shutil.copytree(plan.files.folder, aside)
+    shutil.copytree(plan.parts.folder, aside)
     output = merge(plan)
-    shutil.copytree(aside, plan.files.folder)
-    assert merge(plan) == output and not plan.files.folder.exists()
+    shutil.copytree(aside, plan.parts.folder)
+    assert merge(plan) == output and not plan.parts.folder.exists()
     output.rename(text.with_name("first"))
     parse_corpus(job(text, options=replace(CHAIN, distributions=True), shard=(1, 2)))
     text.with_name("first").rename(output)
     assert merge(plan) == output == parse_corpus(job(text))
-    assert len(list(plan.files.folder.iterdir())) == 2
+    assert len(list(plan.parts.folder.iterdir())) == 2
 
 
 def test_a_parse_goes_into_a_pipe(text):

@@ -49,10 +49,9 @@ PARSERS = {
     "stanza": "fairseq_syntax.corpus.parsing.stanza",
     "supar": "fairseq_syntax.corpus.parsing.supar",
 }
-# Options that do not change the parse but in the last digit of a probability, or name a place only, at whose content
-# fingerprint_of_models looks. A smaller batch is what helps against too little memory: the run that follows has to
-# be the continuation of the one before.
-_NO_PART_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
+# Options that change no more than the last digit of a probability, or that name a place, whose content is in
+# fingerprint_of_models. A run that is repeated with a smaller batch, as memory was short, is to resume the one before.
+_NOT_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class ParserOptions:
     @property
     def of_the_result(self) -> dict[str, Any]:
         """The options on which the result depends, by name, as JSON values."""
-        return {name: value for name, value in asdict(self).items() if name not in _NO_PART_OF_THE_RESULT}
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_OF_THE_RESULT}
 
 
 @dataclass(slots=True)
@@ -348,7 +347,7 @@ def options_as_before(
             hint=f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse",
         )
     defaults = ParserOptions()
-    names = {f.name for f in fields(ParserOptions)} - _NO_PART_OF_THE_RESULT
+    names = {f.name for f in fields(ParserOptions)} - _NOT_OF_THE_RESULT
     same = {
         name: value
         for name, value in (before or {}).items()

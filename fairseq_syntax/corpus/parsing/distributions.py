@@ -43,12 +43,7 @@ def head_probabilities(
 
 
 def sparse_arcs(
-    heads: Tensor,
-    label_scores: Tensor,
-    labels: Sequence[str],
-    *,
-    min_prob: float,
-    label_temperature: float = 1.0,
+    heads: Tensor, label_scores: Tensor, labels: Sequence[str], *, min_prob: float, label_temperature: float = 1.0
 ) -> list[list[Arc]]:
     """The arcs of each sentence with p(head, label | word) >= min_prob.
 
@@ -96,9 +91,5 @@ def arcs_of_scores(
     """
     probabilities = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
     return sparse_arcs(
-        probabilities,
-        label_scores,
-        labels,
-        min_prob=options.min_prob,
-        label_temperature=options.label_temperature,
+        probabilities, label_scores, labels, min_prob=options.min_prob, label_temperature=options.label_temperature
     )

@@ -101,25 +101,25 @@ class Plan:
         return Step((self.job.output,), self.fingerprint)
 
     @property
-    def files(self) -> Parts:
-        """The files of the parts."""
+    def parts(self) -> Parts:
+        """The parts of the output, as files."""
         return Parts.of(self.step, self.job.part_lines)
 
     @property
-    def parts(self) -> list[Span]:
+    def spans(self) -> list[Span]:
         """The line spans [start, end) of all parts of the text."""
         return part_spans(self.n_lines, self.job.part_lines)
 
     @property
-    def shard_parts(self) -> list[Span]:
-        """Those of this shard: together the shards have every part once."""
+    def shard_spans(self) -> list[Span]:
+        """The spans of this shard's parts: together the shards have every part once."""
         number, count = self.job.shard or (1, 1)
-        parts = self.parts
-        return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
+        spans = self.spans
+        return spans[(number - 1) * len(spans) // count : number * len(spans) // count]
 
     def source(self) -> Iterator[tuple[Span, TextPart]]:
         """The parts of this shard, with their text."""
-        starts = {start for start, _ in self.shard_parts}
+        starts = {start for start, _ in self.shard_spans}
         parts = with_spans(text_parts(self.job.text, self.job.part_lines))
         return ((span, part) for span, part in parts if span[0] in starts)
 
@@ -148,9 +148,9 @@ def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None
     if job.shard is not None:
         if plan.step.record() is None:
             plan.step.check_replaceable()
-            plan.files.make_folder(plan.shard_parts)
-            total = sum(end - start for start, end in plan.shard_parts)
-            make_parts(plan.files, source, parse_part, total=total, **how)
+            plan.parts.make_folder(plan.shard_spans)
+            total = sum(end - start for start, end in plan.shard_spans)
+            make_parts(plan.parts, source, parse_part, total=total, **how)
         return None
     how |= {"part_lines": job.part_lines, "total": plan.n_lines, "replace": job.overwrite}
     outcome = map_parts(plan.step, source, parse_part, lambda made: _write(plan, made), **how)
@@ -167,11 +167,11 @@ def merge(plan: Plan) -> Path:
 
     def is_missing(span: Span) -> NoReturn:
         hint = "run the shards that are not finished, or the command without --shard and --merge: it parses the rest"
-        raise SyntaxDataError(f"lines {span[0] + 1} to {span[1]} are missing", path=plan.files.folder, hint=hint)
+        raise SyntaxDataError(f"lines {span[0] + 1} to {span[1]} are missing", path=plan.parts.folder, hint=hint)
 
     map_parts(
         plan.step,
-        ((span, span) for span in plan.parts),
+        ((span, span) for span in plan.spans),
         is_missing,
         lambda made: _write(plan, made),
         part_lines=plan.job.part_lines,

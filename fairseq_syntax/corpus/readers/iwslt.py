@@ -38,12 +38,7 @@ FAIRSEQ_TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
 
 
 def read(
-    data: Path,
-    source: str,
-    target: str,
-    *,
-    valid: Sequence[str] = (),
-    tests: Sequence[str] = (),
+    data: Path, source: str, target: str, *, valid: Sequence[str] = (), tests: Sequence[str] = ()
 ) -> Iterator[Split]:
     """The splits.
 

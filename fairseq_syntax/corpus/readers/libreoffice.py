@@ -268,14 +268,8 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
     paragraphs = distinct_paragraphs(english, others)
     pages = sorted({paragraph.key.page for paragraph in paragraphs})
     random.Random(SEED).shuffle(pages)
-    part_of = {
-        page: "test"
-        if at < TEST_SHARE * len(pages)
-        else "valid"
-        if at < (TEST_SHARE + VALID_SHARE) * len(pages)
-        else "train"
-        for at, page in enumerate(pages)
-    }
+    tests, held_out = TEST_SHARE * len(pages), (TEST_SHARE + VALID_SHARE) * len(pages)
+    part_of = {page: "test" if at < tests else "valid" if at < held_out else "train" for at, page in enumerate(pages)}
     corpus = Corpus(others, {"train": [], "valid": [], "test": []}, {language: [] for language in others})
     for paragraph in paragraphs:
         part = part_of[paragraph.key.page]

@@ -28,13 +28,7 @@ CHECKSUMS = {
 TESTS = ("test_2016_flickr", "test_2017_flickr")
 
 
-def read(
-    data: Path,
-    source: str,
-    target: str,
-    *,
-    tests: Sequence[str] = TESTS,
-) -> Iterator[Split]:
+def read(data: Path, source: str, target: str, *, tests: Sequence[str] = TESTS) -> Iterator[Split]:
     """The splits.
 
     Args:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
+from fairseq_syntax.corpus.store.flat import WORD_FIELDS, FlatArcs, FlatSyntax
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -45,14 +45,13 @@ class MemoryStore:
         if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
         runs = [sorted(s.arcs or ()) for s in chosen]  # the order of a store's arcs
+        words: dict[str, Any] = {
+            name: _int32([number for s in chosen for number in getattr(s, name)]) for name in WORD_FIELDS
+        }
         flat = FlatSyntax(
             n_pieces=_int32([sum(s.pieces) for s in chosen]),
             n_words=_int32([len(s.pieces) for s in chosen]),
-            pieces=_int32([n for s in chosen for n in s.pieces]),
-            head=_int32([head for s in chosen for head in s.head]),
-            deprel=_int32([label for s in chosen for label in s.deprel]),
-            upos=_int32([tag for s in chosen for tag in s.upos]),
-            xpos=_int32([tag for s in chosen for tag in s.xpos]),
+            **words,
             n_tree_arcs=sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
         )
         if arcs:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import read_bytes
 
 _GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
@@ -84,7 +84,7 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
                 value = float(score)
             except ValueError:
                 raise SyntaxDataError(
-                    f"D-{sentence} has no score: {line[:60]!r}", path=path, line=number, hint="is the file cut off?"
+                    f"D-{sentence} has no score: {quoted(line)}", path=path, line=number, hint="is the file cut off?"
                 ) from None
             nbest.setdefault(sentence, []).append(translation)
             scores.setdefault(sentence, value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.parsed_line import depths
 from fairseq_syntax.errors import SyntaxDataError, meant
 
 PUNCTUATION = "punct"
@@ -20,18 +21,7 @@ def length(line: ParsedLine) -> float:
 
 def depth(line: ParsedLine) -> float:
     """The number of arcs between the deepest word and its root; 0 if there are only roots or no words."""
-    # Not recursive, because a chain of a thousand words would exceed the recursion limit.
-    depth_of: dict[int, int] = {}
-    for word in range(len(line.words)):
-        path = []
-        while word not in depth_of and line.heads[word] != word:
-            path.append(word)
-            word = line.heads[word]
-        below = depth_of.get(word, 0)
-        for word in reversed(path):
-            below += 1
-            depth_of[word] = below
-    return max(depth_of.values(), default=0)
+    return max(depths(line.heads), default=0)
 
 
 def _spans(line: ParsedLine, punctuation: bool = False) -> list[tuple[int, int]]:

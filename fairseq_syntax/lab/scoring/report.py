@@ -15,7 +15,7 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
-from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.errors import SyntaxDataError, meant, quoted
 from fairseq_syntax.lab.scoring.by_length import by_length, length_table
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
@@ -110,7 +110,7 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
     if len(others) > len(parses) / 2:
         line, text = others[0]
         raise SyntaxDataError(
-            f"is the parse of other sentences: it says {text_of(line)[:60]!r}, and the source {text[:60]!r}",
+            f"is the parse of other sentences: it says {quoted(text_of(line))}, and the source {quoted(text)}",
             path=path,
             line=line.file_line,
             hint=why_other(line, text),
