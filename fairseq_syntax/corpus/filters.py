@@ -171,7 +171,7 @@ def filter_files(
     parts: a run that was killed resumes with those that are missing.
 
     Args:
-        inputs, outputs: parallel UTF-8 files, ``.gz`` allowed for input
+        inputs, outputs: parallel UTF-8 files, which may be compressed
         conllu: the parse of one of the inputs and where to write what is kept of it; its ``# line`` comments are
             renumbered, the spaces are those of the text, and all else stays. Without it no line is unparsable.
         removed: a file for the removed lines: number, reason, detail and the texts, separated by tabs
@@ -183,12 +183,12 @@ def filter_files(
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
-    targets = [*outputs, *(conllu[1:] if conllu else ()), *([removed] if removed else [])]
-    parse = conllu[0] if conllu else None
-    read = [*inputs, *([parse] if parse else [])]
+    parse, parse_output = conllu or (None, None)
+    targets = [path for path in (*outputs, parse_output, removed) if path]
+    read = [path for path in (*inputs, parse) if path]
     check_outputs(targets, read)
     check_rereadable("it is read several times", *read)
-    options = {"limits": asdict(limits), "parse": bool(conllu), "removed": bool(removed)}
+    options = {"limits": asdict(limits), "parse": bool(parse), "removed": bool(removed)}
     step = Step.of("filter", targets, read, **options)
 
     def merge(made: MadeParts) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def filter_files(
         lines: Iterator[Any] = _parallel(inputs, parse)
         with ExitStack() as stack:  # all outputs take their names together, at the end
             files = [stack.enter_context(atomic_open(target)) for target in outputs]
-            of_parse = stack.enter_context(atomic_open(conllu[1])) if conllu else None
+            of_parse = stack.enter_context(atomic_open(parse_output)) if parse_output else None
             of_removed = stack.enter_context(atomic_open(removed)) if removed else None
             number = 0
             for row, verdict in zip_longest(lines, verdicts):
