@@ -8,7 +8,6 @@ import http.client
 import io
 import lzma
 import os
-import shutil
 import sys
 import tarfile
 import urllib.error
@@ -23,6 +22,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, file_digest, make_folder
 from fairseq_syntax.runtime.locks import locked
 
+_AGAIN = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError)
 
 
@@ -64,27 +64,26 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
     partial = path.with_name(path.name + ".part")
     begin = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={begin}-"} if begin else {})
-    hint = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
     try:
-        with urllib.request.urlopen(request, timeout=60) as response, as_data_error(partial):
+        with urllib.request.urlopen(request, timeout=60) as response:
             # A server without ranges sends all of it, with status 200.
             resumed = begin > 0 and response.status == 206
             length = response.headers.get("Content-Length")
-            with open(partial, "ab" if resumed else "wb") as file:
-                shutil.copyfileobj(response, file)
+            with as_data_error(partial), open(partial, "ab" if resumed else "wb") as file:
+                file.writelines(_received(response, url))
             due = None if length is None else int(length) + (begin if resumed else 0)
             if due is not None and partial.stat().st_size != due:
                 message = f"was cut off: {partial.stat().st_size} of {due} bytes"
-                raise SyntaxDataError(message, path=url, hint=hint)
+                raise SyntaxDataError(message, path=url, hint=_AGAIN)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: there is nothing after what we have
-            raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+            raise _not_fetched(url, error) from error
     except (OSError, http.client.HTTPException) as error:
-        raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+        raise _not_fetched(url, error) from error
     if checksum is not None and (now := _digest(partial, checksum)) != checksum:
         partial.unlink()
         message = f"is not the expected file: its checksum is {now}, not {checksum}"
-        raise SyntaxDataError(message, path=url, hint=hint)
+        raise SyntaxDataError(message, path=url, hint=_AGAIN)
     try:
         # On a full disk the archive stays, and the next run goes on with it.
         with as_data_error(path.parent):
@@ -98,6 +97,19 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
         partial.unlink(missing_ok=True)
         raise
     partial.rename(path)
+
+
+def _received(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+    """The blocks of an answer. An error of the network is an OSError too, but not one of the file written to."""
+    try:
+        while block := response.read(1 << 20):
+            yield block
+    except OSError as error:
+        raise _not_fetched(url, error) from error
+
+
+def _not_fetched(url: str, error: Exception) -> SyntaxDataError:
+    return SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=_AGAIN)
 
 
 def _digest(path: Path, checksum: str) -> str:

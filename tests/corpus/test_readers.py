@@ -1,9 +1,11 @@
 """Readers of corpora: what was written in a corpus's own format is read back, and what is wrong with it is located."""
 
 import bz2
+import errno
 import gzip
 import hashlib
 import html
+import http.client
 import http.server
 import io
 import lzma
@@ -17,6 +19,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
+from data_errors import data_error
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -529,6 +532,16 @@ def test_a_cut_off_download_goes_on_and_is_checked(tmp_path, site):
     with pytest.raises(SyntaxDataError):
         downloads.fetch(f"{site.url}/file", tmp_path / "file", f"md5:{hashlib.md5(b'other').hexdigest()}")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lost_connection_is_no_fault_of_the_disk(tmp_path, site, monkeypatch):
+    def read(*arguments):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    site.files["file"] = b"a"
+    monkeypatch.setattr(http.client.HTTPResponse, "read", read)
+    with data_error("reset", path=f"{site.url}/file"):
+        downloads.fetch(f"{site.url}/file", tmp_path / "file")
 
 
 @pytest.mark.parametrize("filters", [True, False], ids=["this Python", "Python 3.11.3"])
