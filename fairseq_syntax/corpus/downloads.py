@@ -80,9 +80,9 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
             raise _not_fetched(url, error) from error
     except (OSError, http.client.HTTPException) as error:
         raise _not_fetched(url, error) from error
-    if checksum is not None and (now := _digest(partial, checksum)) != checksum:
+    if checksum is not None and (digest := _digest(partial, checksum)) != checksum:
         partial.unlink()
-        message = f"is not the expected file: its checksum is {now}, not {checksum}"
+        message = f"is not the expected file: its checksum is {digest}, not {checksum}"
         raise SyntaxDataError(message, path=url, hint=_AGAIN)
     try:
         # On a full disk the archive stays, and the next run goes on with it.

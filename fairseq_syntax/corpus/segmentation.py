@@ -146,8 +146,8 @@ class Segmenter(ABC):
 
     def _pieces(self, word: str, space: bool) -> list[str]:
         key = (word, space)
-        if (known := self._cache.get(key)) is not None:
-            return known
+        if (cached := self._cache.get(key)) is not None:
+            return cached
         text = single_spaced(word)
         if not text:
             raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")

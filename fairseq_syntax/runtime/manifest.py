@@ -50,11 +50,11 @@ def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: st
     """
     if not os.path.isfile(path):
         raise SyntaxDataError("is missing", path=path, hint=hint)
-    now = entry_of(path)
-    if now != entry:
-        other = "its checksum differs" if now["bytes"] == entry.get("bytes") else f"{now['bytes']} bytes"
+    current = entry_of(path)
+    if current != entry:
+        other = "its checksum differs" if current["bytes"] == entry.get("bytes") else f"{current['bytes']} bytes"
         raise SyntaxDataError(f"is damaged, or not the file that was made: {other}", path=path, hint=hint)
-    return str(now["xxh3"])
+    return str(current["xxh3"])
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
