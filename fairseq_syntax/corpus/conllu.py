@@ -49,20 +49,23 @@ _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
 
 
 def is_conllu(path: str | os.PathLike[str]) -> bool:
-    """Whether a file counts as CoNLL-U, by its name: ``.conllu``, or that compressed."""
+    """Whether a file has the name of a CoNLL-U file: ``.conllu``, possibly compressed."""
     return uncompressed_name(path).endswith(".conllu")
 
 
 def begins_sentence(row: str) -> bool:
-    """Whether a row has the ten columns, and is word 1, a range from 1 or an empty node before it."""
+    """Whether a row can begin a sentence: ten columns, for word 1, a range from 1 or an empty node before it."""
     return row.startswith(("1\t", "1-", "0.1\t")) and row.count("\t") == COLUMNS - 1
 
 
 def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
-    """Raises SyntaxDataError where a file named as text begins like CoNLL-U. Pipes are not read.
+    """Checks that a file named as text is not CoNLL-U, by its beginning. Pipes are not read.
 
     Args:
-        only_text: the hint of who takes no parse, and so refuses what is one by its name too
+        only_text: the hint of a command that takes no parse, and so rejects a file named as one too
+
+    Raises:
+        SyntaxDataError: it is a parse
     """
     if only_text and is_conllu(path):
         raise SyntaxDataError("has the name of a parse, but text is expected", path=path, hint=only_text)
@@ -127,7 +130,7 @@ def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def with_spaces(block: str, line: ParsedLine) -> str:
-    """The CoNLL-U of a text line with the ``SpaceAfter=No`` of ``line``; everything else is unchanged."""
+    """CoNLL-U rows of a text line with the spacing (``SpaceAfter=No``) of ``line``; all else is unchanged."""
     rows = block.split("\n")
     for token, (number, columns) in zip(line.tokens, surface_rows(rows), strict=True):
         misc = [value for value in columns[-1].split("|") if value not in ("_", "SpaceAfter=No")]

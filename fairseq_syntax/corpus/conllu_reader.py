@@ -81,7 +81,7 @@ class ConlluReader:
                 yield ParsedLine(line_number=number, file_line=file_line)
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
-        """Yields ``# line`` or None, the file line where a sentence begins, its rows, and the file line of each."""
+        """Yields each sentence: its ``# line`` or None, its first file line, its rows, and the file line of each."""
         for start, block in blocks(self.rows(lines), "\t", self.before + 1):
             rows: list[str] = []
             places: list[int] = []
@@ -99,7 +99,7 @@ class ConlluReader:
                 self.fail(f"'# line = {number}' has no sentence", start)
 
     def rows(self, lines: Iterable[Any]) -> Iterator[str]:
-        """The rows without their line ends, all of ten columns; a file of anything else is not read to its end."""
+        """Yields the rows without line ends, each checked for its ten columns, before the rest of the file is read."""
         for line in lines:
             self.last_line += 1
             if isinstance(line, bytes):
@@ -132,7 +132,7 @@ class ConlluReader:
                 self.fail(f"white space around the {name} {quoted(value)}", at)
 
     def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
-        """Add a sentence to its line: the rows, and the line of the file of each."""
+        """Add a sentence to its text line; ``places`` are the file lines of its rows."""
         offset = len(line.words)
         ranges: dict[int, tuple[int, int, list[str]]] = {}  # first → last word of the line, file line, columns
         words: list[tuple[int, list[str]]] = []
@@ -230,7 +230,7 @@ class ConlluReader:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
 
     def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
-        """The surface token of words ``first`` to ``last``, with what MISC says of it."""
+        """The surface token of words ``first`` to ``last``, with its spacing and number of pieces from MISC."""
         space_after, pieces = True, None
         for entry in misc.split("|") if misc != "_" else ():
             if entry == "SpaceAfter=No":

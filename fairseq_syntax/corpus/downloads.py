@@ -113,7 +113,7 @@ def _not_fetched(url: str, error: Exception) -> SyntaxDataError:
 
 
 def _digest(path: Path, checksum: str) -> str:
-    """The checksum of a file, by the algorithm of another."""
+    """The checksum of a file, by the algorithm that ``checksum`` names."""
     algorithm = checksum.partition(":")[0]
     return f"{algorithm}:{file_digest(path, hashlib.new(algorithm, usedforsecurity=False))}"
 

@@ -76,7 +76,7 @@ class Report:
 
 
 def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, float]]:
-    """py3langid (Lui and Baldwin 2012), which carries its model with it: the most probable language of a text.
+    """Loads py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and the probability.
 
     Raises:
         SyntaxDataError: it is not installed, or does not know one of the languages
@@ -273,7 +273,7 @@ def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
 
 
 def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
-    """The verdicts on the lines of a part, as a note; ``path`` is the parse's."""
+    """The verdicts on the lines of a part, as its note; ``path`` is that of the parse, for errors."""
     verdicts = []
     for number, texts, parse in chunk:
         try:

@@ -58,7 +58,7 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
-    """The controls that a parse was made by, in their order; none if it is a real one, or nothing is known of it."""
+    """The names of the controls that made a parse, in order; none for a real parse, or if nothing is known of it."""
     names = (parsed_with or {}).get("control")
     return [str(name) for name in names] if isinstance(names, list) else []
 

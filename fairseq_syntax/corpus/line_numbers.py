@@ -160,5 +160,5 @@ def is_line_comment(row: str) -> bool:
 
 
 def natural(text: str) -> int | None:
-    """A number of plain digits, or None; ``int`` alone would take '+1', '1_0' and ' 1'."""
+    """The number that plain digits spell, or None; ``int`` would accept '+1', '1_0' and ' 1' too."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -80,7 +80,7 @@ def is_projective(line: ParsedLine) -> bool:
 
 
 def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
-    """Each word's own pieces, for ``brackets`` with words; a word whose token another word owns gets ``*``.
+    """The pieces of each word, for ``brackets`` with words; ``*`` for a word whose token belongs to another word.
 
     Raises:
         SyntaxDataError: the parse is not that of the pieces

@@ -223,7 +223,7 @@ def _without_escapes(text: str) -> str:
 
 
 def why_other(line: ParsedLine, *texts: str) -> str:
-    """Hint for the error of a parse that matches none of some texts."""
+    """A hint at why a parse matches none of some texts: Unicode normalization, escapes, or another text."""
     parsed, candidates = unspaced(text_of(line)), [unspaced(text) for text in texts]
     if unicodedata.normalize("NFC", parsed) in (unicodedata.normalize("NFC", text) for text in candidates):
         return "they differ in Unicode normalization (NFC or NFD): normalize one of them"

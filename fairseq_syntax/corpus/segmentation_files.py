@@ -206,7 +206,7 @@ def segment_file(
 
 
 def _stale_parse(step: Step) -> Path | None:
-    """An earlier parse next to the pieces, to which new pieces of a text do not belong; None if there is none.
+    """The parse of earlier pieces under the same name, which new pieces of a text make invalid; None without one.
 
     Raises:
         SyntaxDataError: there is one that was not written here

@@ -66,7 +66,7 @@ def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPa
 
 
 def count_lines(path: str | os.PathLike[str]) -> int | None:
-    """Number of text lines of a file; of a parse, as its first row declares it, or else None."""
+    """The number of text lines of a file; of a parse, the number that its first row declares, if any, or None."""
     if not is_conllu(path):
         return count_raw_lines(path)
     return declared_in(next(_rows(path), b"").decode("ascii", "replace").rstrip("\r\n"))

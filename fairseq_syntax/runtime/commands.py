@@ -1,4 +1,4 @@
-"""Subprocesses that end with the process that wants them, however that ends; and what to do at a signal to end."""
+"""Subprocesses that end with the process that started them, however that ends; and signals that end this process."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def partly_done(share: float) -> None:
 
 @contextmanager
 def moved_by_parts(move: Callable[[float], None]) -> Iterator[None]:
-    """Calls ``move`` with the shares of :func:`partly_done` within the block."""
+    """Within the block, passes what :func:`partly_done` reports to ``move``."""
     token = _of_the_part.set(move)
     try:
         yield

@@ -8,7 +8,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def check_device(name: str | None) -> None:
-    """Raises SyntaxDataError where PyTorch has no such device; None, which leaves the choice, is fine."""
+    """Raises SyntaxDataError if PyTorch cannot use a device; None, which leaves the choice to others, is accepted."""
     if name is None:
         return
     try:

@@ -26,7 +26,7 @@ _HINTS = {**dict.fromkeys(DISK_FULL, MAKE_ROOM), errno.EMFILE: "let more files b
 
 
 def fault(error: BaseException) -> str | None:
-    """Message for a user's error; None for a defect of a program, which its traceback shows.
+    """The message for a user's error; None for a defect of the program, which needs its traceback.
 
     A user's fault is a SyntaxDataError, also of another process that sent its text, an OSError (a full disk, a file
     that is not there), or what fairseq's commands say of their options.

@@ -372,7 +372,7 @@ def _take_name(temporary: str, target: str) -> None:
 
 
 def _is_file(handle: int, path: str) -> bool:
-    """Whether an open file is the one of that name."""
+    """Whether an open file is still the one under that name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

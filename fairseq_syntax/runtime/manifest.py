@@ -108,7 +108,7 @@ class Manifest:
         return cls(folder, values["files"])
 
     def check(self, names: Iterable[str], *, once: bool = False) -> dict[str, str]:
-        """The checksums of files by name; of those, that the manifest has.
+        """Verifies files; returns the checksums, by name, of those that the manifest lists.
 
         Args:
             once: do not read a file again that was compared before and has not been written to since: its size, its

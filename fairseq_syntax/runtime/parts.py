@@ -171,7 +171,7 @@ class Parts:
         return self.folder / f"{span[0]:012d}-{span[1]:012d}.{self.fingerprint[:12]}.part"
 
     def is_whole(self, span: Span) -> bool:
-        """Whether the part is made; a damaged one is to be made again."""
+        """Whether the part exists and is intact; a damaged one is to be made again."""
         header, body = self._read(span)
         if header == self._header(span, body):
             return True
@@ -228,7 +228,7 @@ class Parts:
         return header + end, body
 
     def remove(self, *, of_all_jobs: bool = False) -> None:
-        """Removes the parts, and where others may be removed those of other jobs."""
+        """Removes the parts of this job, or those of all jobs."""
         for path in self.folder.glob("*.part" if of_all_jobs else f"*.{self.fingerprint[:12]}.part"):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # where others are left

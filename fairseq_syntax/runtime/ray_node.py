@@ -46,7 +46,7 @@ _loaded: tuple[Any, Callable[[Any], Any]] | None = None  # the job and the GPUs 
 
 
 def do_task(job: Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[tuple[str, int, str]]]:
-    """A task of Ray: the result, or an error that the user is to read, and what was logged.
+    """Runs a task in Ray; returns the result, or a user error, and the log records.
 
     The function is loaded at a process's first task of a job, and kept: it may hold a model. A process may be given
     another GPU for its next task, so it sees all of them (PyTorch looks for them only once) and chooses by itself.

@@ -184,7 +184,7 @@ class RayWorkers:
             self._ray.cancel(reference, force=True)
 
     def connect(self) -> Any:
-        """Connects, where that was not done yet: first of all, where threads are to use it. Raises SyntaxDataError.
+        """Connects to the cluster unless that is done; to be called before threads use it. Raises SyntaxDataError.
 
         Returns:
             the module ``ray``
@@ -222,7 +222,7 @@ class RayWorkers:
         }
 
     def room(self) -> int:
-        """The workers that there is room for on the cluster now."""
+        """The number of workers that the cluster has room for now."""
         resources = self._ray.cluster_resources()
         places = [int(resources.get("CPU", 0) // self.cpus)]
         if self.gpus:

@@ -101,7 +101,7 @@ def in_workers(
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """Applies a function of a C++ library in another thread: Ctrl-C would wait for its end in this one."""
+    """Calls a function of a C++ library in another thread, so that Ctrl-C need not wait for its end."""
     future: Future[Result] = Future()
 
     def run() -> None:

@@ -222,7 +222,7 @@ def _warn_of(numbers: Sequence[int], what: str) -> None:
 
 
 def _fault_of(parse: SentenceParse, n: int) -> str:
-    """The reason why this is no parse of an n-word sentence; empty if it is one. It need not be a tree."""
+    """The reason why this is no parse of an n-word sentence; empty if it is one. The heads need not form a tree."""
     for name in ("heads", "deprels", "upos", "xpos"):
         if (count := len(getattr(parse, name))) != n:
             return f"{count} {name} for {n} words"
@@ -236,7 +236,7 @@ def _fault_of(parse: SentenceParse, n: int) -> str:
 
 
 def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:
-    """The parsed line of tokenized sentences and their parses: words numbered through, heads offset."""
+    """Joins tokenized sentences and their parses into one line: ids become 0-based indices into its words."""
     line = ParsedLine(line_number=line_number)
     for sentence, parse in zip(sentences, parses, strict=True):
         start = len(line.words)
@@ -258,7 +258,7 @@ def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number:
 
 
 def default_tokenizer(options: ParserOptions) -> Tokenizer:
-    """The tokenizer an option names; ``auto``, where the parser brings none, is the basic one."""
+    """The tokenizer that ``options.tokenizer`` names; for ``auto`` the basic one, if the parser has none of its own."""
     if options.tokenizer == "whitespace":
         return WhitespaceTokenizer()
     if options.tokenizer == "spacy":

@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job whose text was read: its lines, its parts, and the fingerprints of its models and of all together."""
+    """A job whose text was read: its number of lines, and the fingerprints of its models and of the whole job."""
 
     job: Job
     n_lines: int
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def step(self) -> Step:
-        """The making of the whole output."""
+        """The step that makes the whole output."""
         return Step((self.job.output,), self.fingerprint)
 
     @property

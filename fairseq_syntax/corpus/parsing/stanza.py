@@ -217,7 +217,7 @@ class StanzaParser(Parser):
 def best_trees(
     vocabulary: Any, heads: torch.Tensor, labels: torch.Tensor, lengths: Sequence[int], constrained: bool
 ) -> list[list[list[Any]]]:
-    """Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the time of parsing, where it has to.
+    """The same trees as Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the time of parsing.
 
     Where the most probable heads of a sentence are a tree with one root, as most are, no tree is better, and they are
     taken. Labels are looked at along the tree alone, all of them only where it breaks a constraint.

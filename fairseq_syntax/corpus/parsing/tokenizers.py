@@ -162,7 +162,7 @@ def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
 
 
 def cannot_cut(what: str) -> SyntaxDataError:
-    """The error of a text whose words no spaces tell."""
+    """The error for a text in a script without spaces between words."""
     return SyntaxDataError(
         f"the basic tokenizer cannot cut {what}, where no spaces are between words",
         option="--tokenizer",

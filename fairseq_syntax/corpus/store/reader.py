@@ -125,7 +125,7 @@ class SyntaxStore:
             self.release()
 
     def check_numbers(self) -> None:
-        """Checks what no checksum tells, of a store that another program may have written.
+        """Checks the ranges of all numbers, for a store that another program may have written with valid checksums.
 
         Raises:
             SyntaxDataError: a head or an arc leaves its line, a label has no name, or the pieces of a line's words are
