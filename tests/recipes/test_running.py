@@ -160,6 +160,22 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
+def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(recipe):
+    work, _ = run(recipe, kept="kept.jsonl.gz")
+    results = work.results()
+    work.keep(results)
+    for output in (work.plan.folder / "outputs").rglob("*.out"):
+        output.write_text("a man\n" * 40)
+    again = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
+    again.keep(again.results())
+    kept, made = run(recipe, kept="kept.jsonl.gz")
+    assert len(kept.kept_runs) == 4 and "train base/1" not in made
+    assert kept.results().reports == results.reports
+    assert kept.kept.runs == again.kept.runs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)

@@ -105,13 +105,15 @@ class Work:
         return failed + runner.run([stage for stage in scores if not stage.missing()])
 
     def _restore(self, run: Run) -> None:
-        """Write the translations of a kept run where they would be."""
-        for table, path in self.plan.outputs(run).items():
-            lines = self.kept.runs[str(run)]["outputs"].get(str(table))
-            if lines is not None and not path.exists():
+        """Write the translations of a kept run where they would be, unless they were made here."""
+        outputs = self.kept.runs[str(run)]["outputs"]
+        for table, stage in zip(self.plan.outputs(run), translations(self.plan, run)):
+            # What is there may be of an earlier state of the recipe.
+            if str(table) in outputs and not stage.is_done():
+                (path,) = stage.outputs
                 make_folder(path.parent)
                 with atomic_open(path) as file:
-                    file.writelines(f"{line}\n" for line in lines)
+                    file.writelines(f"{line}\n" for line in outputs[str(table)])
 
     def results(self) -> Results:
         """What there is to report: of finished runs that were made here, and of those that are kept."""
@@ -164,13 +166,10 @@ class Work:
             raise SyntaxDataError("the recipe has no `kept`", path=self.plan.path, hint="kept: results.jsonl.gz")
         kept = Kept(environments=list(results.environments))
         for run, facts in results.facts.items():
-            outputs = {
-                str(table): read_translations(path).lines
-                for table, path in self.plan.outputs(run).items()
-                if path.exists()
-            }
-            # of a run that is kept, and was not restored here
-            outputs = outputs or self.kept.runs.get(str(run), {}).get("outputs", {})
+            if run in self.kept_runs:
+                kept.runs[str(run)] = self.kept.runs[str(run)]
+                continue
+            outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
             kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
         for table, report in results.reports.items():
             names = [system["name"] for system in report["systems"]]
