@@ -6,7 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,18 +37,18 @@ PARSE_SUFFIX = ".conllu"
 
 @dataclass
 class Summary:
-    """A summary of what was binarized, for the log.
+    """A summary of a store, for the log: part of its metadata.
 
     ``label_mass`` adds up, by dependency label, the probability of the arcs (those of the artificial root under
     ``root``), or the words where there are no arcs.
     """
 
-    sentences: int = 0
-    words: int = 0
-    pieces: int = 0
-    arcs: int = 0
-    mass: float = 0.0
-    label_mass: dict[str, float] = field(default_factory=dict)
+    sentences: int
+    words: int
+    pieces: int
+    arcs: int | None
+    mass: float
+    label_mass: dict[str, float]
 
     def __str__(self) -> str:
         text = f"{self.sentences} sentences, {self.words} words, {self.pieces} pieces"
@@ -147,10 +147,11 @@ def binarize(
         total=n_lines,
         workers=workers,
     )
+    stored = SyntaxStore(out).metadata
     if not labels.frozen:
-        labels.add(note["labels"])
+        labels.add(stored["labels"])
     labels.unknown.update(note["unknown"])
-    return Summary(**note["summary"])
+    return Summary(**{field.name: stored[field.name] for field in fields(Summary)})
 
 
 def _store_part(
@@ -193,13 +194,12 @@ def _merge(
 ) -> dict[str, Any]:
     """Merge the parts under one label inventory, with ids in the order of first occurrence in the text."""
     inventory = LabelInventory(labels.labels, frozen=labels.frozen)
-    summary = Summary()
     unknown: Counter[str] = Counter()
+    label_mass: Counter[str] = Counter()
     for note in made.notes():
         unknown.update(note["unknown"])
         inventory.add(note["labels"])
-        for label, mass in note["label_mass"].items():
-            summary.label_mass[label] = summary.label_mass.get(label, 0.0) + mass
+        label_mass.update(note["label_mass"])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for note, body in made:
@@ -209,18 +209,14 @@ def _merge(
                 batch = relabelled(batch, tables)
             yield batch
 
-    summary.mass = sum(summary.label_mass.values()) if with_arcs else 0.0
     metadata |= {
         "labels": inventory.labels,
         "labels_fingerprint": inventory.fingerprint,
-        "mass": summary.mass,
-        "label_mass": {label: round(mass, 3) for label, mass in summary.label_mass.items()},
+        "mass": sum(label_mass.values()) if with_arcs else 0.0,
+        "label_mass": {label: round(mass, 3) for label, mass in label_mass.items()},
     }
     write_store(out, batches, metadata, with_arcs=with_arcs, chunk=SENTENCES_PER_CHUNK)
-    stored = SyntaxStore(out).metadata
-    summary.sentences, summary.words = stored["sentences"], stored["words"]
-    summary.pieces, summary.arcs = stored["pieces"], stored["arcs"] or 0
-    return {"summary": asdict(summary), "labels": inventory.labels, "unknown": unknown}
+    return {"unknown": unknown}
 
 
 def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, float]:
