@@ -42,7 +42,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         changes: values for keys, as in ``{"corpus.data": "multi30k"}``; a value is read as YAML
 
     Raises:
-        SyntaxDataError: what is wrong, with the line
+        SyntaxDataError: the first of its faults, with the line
     """
     path = Path(path)
     document = read(path)
@@ -57,7 +57,10 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     systems = document.values.get("systems")
     if isinstance(systems, dict):
         document.values["systems"] = {name: _system(systems, name, document) for name in systems}
-    return check(document, path)
+    try:
+        return Recipe.model_validate(document.values)
+    except ValidationError as error:
+        raise _as_data_error(error.errors(), document, path) from None
 
 
 class _Texts(yaml.SafeLoader):
@@ -159,19 +162,8 @@ def _set(values: dict[str, Any], key: str, value: Any) -> tuple[str, ...]:
     return (name, *_set(values[name], rest, value))
 
 
-def check(document: Document, path: Path) -> Recipe:
-    """A document as a recipe.
-
-    Raises:
-        SyntaxDataError: the first of its faults, with the line
-    """
-    try:
-        return Recipe.model_validate(document.values)
-    except ValidationError as error:
-        raise _as_data_error(error.errors(), document, path) from None
-
-
 def _as_data_error(problems: list[Any], document: Document, path: Path) -> SyntaxDataError:
+    """The first of pydantic's errors, with its line in the recipe."""
     problem = problems[0]
     keys: list[str] = []
     for part in map(str, problem["loc"]):  # without the names of types that pydantic adds for unions

@@ -200,15 +200,16 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
     from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
+    score = plan.recipe.score
+    metric = next((key for key in score.metrics if key in METRICS), None) if score.box else None
     for table, scores in results.reports.items():
         figures = drawn.setdefault(str(table), {})
         if "by_length" in scores:
             figures["BLEU by length"] = bleu_by_length(scores["by_length"])
             if scores.get("baseline") and len(scores["systems"]) > 1:
                 figures["Gains by length"] = gain_by_length(scores["by_length"], scores["baseline"])
-        if plan.recipe.score.box and not table.lines and (of_sentences := sentence_scores(plan, table, scores)):
-            metric = next(METRICS[key] for key in plan.recipe.score.metrics if key in METRICS)
-            figures["Scores of sentences"] = box_plot(of_sentences, metric)
+        if metric is not None and not table.lines and (by_system := sentence_scores(plan, table, scores, metric)):
+            figures["Scores of sentences"] = box_plot(by_system, METRICS[metric])
     first: dict[str, Curves] = {}
     for run, curves in results.curves.items():
         if curves.get("valid", {}).get("ppl"):
@@ -226,17 +227,19 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
             yield Section(f"Figures: {name}", saved)
 
 
-def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Each system's scores [N] of the sentences of a test, mean over its seeds; of systems whose outputs are there."""
+def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric: str) -> dict[str, np.ndarray]:
+    """Each system's scores [N] of the sentences of a test, mean over its seeds; of systems whose outputs are there.
+
+    Args:
+        metric: a key of :data:`.names.METRICS`
+    """
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 
-    score = plan.recipe.score
     references = [path for path in plan.references(table.test) if path.exists()]
-    key = next((key for key in score.metrics if key in METRICS), None)
-    if key is None or not references:
+    if not references:
         return {}
-    scorer = Scorer(key, [read_text(path) for path in references], tokenizer(plan), score.lowercase)
+    scorer = Scorer(metric, [read_text(path) for path in references], tokenizer(plan), plan.recipe.score.lowercase)
     scores = {}
     for system in report["systems"]:
         paths = [plan.output(run, table) for run in plan.runs if run.system == system["name"]]

@@ -103,9 +103,11 @@ def first_recipe(
     )
     scale = next(one for one in SCALES if pairs < one.pairs)
     base = path.absolute().parent
-    spaceless = tokenizer_of(source) != "13a" or tokenizer_of(target) != "13a"
-    coverage = [lang for lang in langs if tokenizer_of(lang) != "13a"]
-    covered = ", ".join(f"{lang}: 0.9995" for lang in coverage)
+    many_characters = [lang for lang in langs if tokenizer_of(lang) != "13a"]
+    covered = ", ".join(f"{lang}: 0.9995" for lang in many_characters)
+    sizes = ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in many_characters))}" for lang in langs)
+    # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
+    normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if scale.width == 128 else ""
     lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts[1:])]
     updates = scale.updates(pairs)
     values = asdict(scale) | {
@@ -116,15 +118,12 @@ def first_recipe(
         "train": _named(train, base),
         "valid": _named(valid, base),
         "tests": "".join(lines),
-        "filter": "{max_length: 500, characters: true}" if spaceless else "{max_length: 100, max_ratio: 3}",
+        "filter": "{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
         "models": f"models: {shown(models, base)}" if models else _NO_MODELS,
         "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
-        "pieces": "{" + ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in coverage))}" for lang in langs) + "}",
+        "pieces": f"{{{sizes}}}",
         "coverage": f", character_coverage: {{{covered}}}" if covered else "",
-        # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
-        "normalize": "\n  encoder-normalize-before: true\n  decoder-normalize-before: true"
-        if scale.width == 128
-        else "",
+        "normalize": normalize,
         "updates": updates,
         "warmup": min(4000, updates // 8),
         "systems": "".join(f"  {name}: {entries[name]}\n" for name in chosen),
