@@ -234,7 +234,6 @@ def filter_files(
         part_lines=PART_LINES,
         total=count_raw_lines(inputs[0]),
         workers=workers,
-        hint="run the command again with fewer --workers: it continues",
     )
     return Report(**note)
 

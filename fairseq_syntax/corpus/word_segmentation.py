@@ -42,19 +42,19 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
             raise SyntaxDataError(message, hint="install it, or name another program") from error
         for file in (text, output, errors):
             file.seek(0)
-        number = 0
-        for number, (line, segmented) in enumerate(zip_longest(text, output), start=1):
+        n_good = 0
+        for line, segmented in zip_longest(text, output):
             if line is None or segmented is None:  # lines too many or too few
-                number -= 1
                 break
             sentence, spaced = line.decode(), single_spaced(segmented.decode("utf-8", "replace"))
             if unspaced(sentence) != unspaced(spaced):
                 message = f"{words[0]} changed a sentence: {sentence[:-1]!r} became {spaced!r}"
-                raise SyntaxDataError(message, line=number)
+                raise SyntaxDataError(message, line=n_good + 1)
+            n_good += 1
             yield spaced
         else:
             if not status:
                 return
         detail = errors.read().decode("utf-8", "replace").strip()[-300:]
-        message = f"{words[0]} ended with status {status}, and {number} lines are as they should be"
-        raise SyntaxDataError(message, line=number, hint=detail or command)
+        message = f"{words[0]} ended with status {status}, and {n_good} lines are as they should be"
+        raise SyntaxDataError(message, line=n_good, hint=detail or command)

@@ -66,19 +66,16 @@ class SuparParser(Parser):
 
     @torch.inference_mode()
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
+        batches: list[list[int]] = [[]]
+        for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
+            # Padded to this sentence, the longest so far, and the artificial root.
+            if batches[-1] and (len(batches[-1]) + 1) * (len(sentences[index]) + 1) > self.options.batch_size:
+                batches.append([])
+            batches[-1].append(index)
         parses: dict[int, SentenceParse] = {}
-
-        def take(batch: list[int]) -> None:
+        for batch in batches:
             parses.update(zip(batch, self._batch([sentences[index] for index in batch])))
             partly_done(len(parses) / len(sentences))
-
-        batch: list[int] = []
-        for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
-            if batch and (len(batch) + 1) * (len(sentences[index]) + 1) > self.options.batch_size:
-                take(batch)
-                batch = []
-            batch.append(index)
-        take(batch)
         return [parses[index] for index in range(len(sentences))]
 
     def _batch(self, sentences: list[list[str]]) -> list[SentenceParse]:
