@@ -201,12 +201,8 @@ class InteractiveInput:
         Args:
             numbers: see :meth:`parse`
         """
-        if numbers is None and str(self.task.cfg.syntax_input) != "text":
-            for number, line in zip(self._numbers(lines, None), lines):
-                if is_row_of_block(line):
-                    message = "a row of CoNLL-U, but each line is read as a sentence"
-                    hint = "give conllu for a file of blocks"
-                    raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
+        if numbers is None:
+            self._check_blocks(lines)
         numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter
         self._store = None
         if self.needs or self._has_parser():
@@ -228,6 +224,16 @@ class InteractiveInput:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
+
+    def _check_blocks(self, lines: Sequence[Sentence]) -> None:
+        """Raises SyntaxDataError if lines of fairseq-interactive are the rows of CoNLL-U blocks."""
+        if str(self.task.cfg.syntax_input) == "text":
+            return
+        for number, line in zip(self._numbers(lines, None), lines):
+            if is_row_of_block(line):
+                message = "a row of CoNLL-U, but each line is read as a sentence"
+                hint = "give conllu for a file of blocks"
+                raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
 
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None

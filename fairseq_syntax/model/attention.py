@@ -219,9 +219,8 @@ class SyntaxSelfAttention(MultiheadAttention):
 
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
         (q_dense, k_dense, v_dense), others = divided(dense, q, k, v)
-        scores = q_dense @ k_dense.transpose(
-            2, 3
-        )  # [B, h, T, S], from the first to the last head with a term or observed
+        # [B, h, T, S], from the first to the last head that has a term or is observed
+        scores = q_dense @ k_dense.transpose(2, 3)
         remaining = iter(tensors)
         placed: list[tuple[ScoreTerm, slice, HeadInputs]] = []  # heads count from the first one of the dense part
         for term in terms:

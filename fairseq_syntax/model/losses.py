@@ -7,7 +7,7 @@ for models whose systems have losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,15 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     """
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
-    parts: list[tuple[str, HeadLoss]] = []
+    for name, part in _losses_by_name(model, extra, sample):
+        total = total + part.loss
+        for what in ("nll", "tokens", "correct", "words"):
+            log[f"{name}_{what}"] = getattr(part, what).detach()
+    return total, log
+
+
+def _losses_by_name(model: Any, extra: Any, sample: Mapping[str, Any]) -> Iterator[tuple[str, HeadLoss]]:
+    """The losses of a Transformer's systems, zeros for those of dropped layers; or those of an LSTM's attention."""
     for side in ("encoder", "decoder"):
         for system in getattr(getattr(model, side, None), "systems", {}).values():
             if not (losses := system.supervises()):
@@ -53,14 +61,9 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
                 if part is None:
                     zero = step.padding.new_zeros((), dtype=torch.int64)
                     part = HeadLoss(zero, zero, zero, zero, zero)
-                parts.append((name, part))
+                yield name, part
     if isinstance(extra, Mapping):  # fairseq's LSTMs return the attention here, ours a dictionary
-        parts += extra.get("decoder_losses", {}).items()
-    for name, part in parts:
-        total = total + part.loss
-        for what in ("nll", "tokens", "correct", "words"):
-            log[f"{name}_{what}"] = getattr(part, what).detach()
-    return total, log
+        yield from extra.get("decoder_losses", {}).items()
 
 
 def sums_on_host(logging_outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

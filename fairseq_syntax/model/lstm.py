@@ -281,28 +281,7 @@ class SyntaxLSTMModel(LSTMModel):
         if args.encoder_layers != args.decoder_layers:
             raise SyntaxDataError("--encoder-layers must match --decoder-layers")
         source, target = task.source_dictionary, task.target_dictionary
-        src_embed = build_embedding(source, args.encoder_embed_dim, args.encoder_embed_path)
-        if args.share_all_embeddings:
-            if source != target:
-                raise SyntaxDataError("--share-all-embeddings requires a joint dictionary")
-            if args.encoder_embed_dim != args.decoder_embed_dim:
-                raise SyntaxDataError(
-                    "--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim"
-                )
-            if args.decoder_embed_path not in (None, args.encoder_embed_path):
-                raise SyntaxDataError("--share-all-embeddings is not compatible with --decoder-embed-path")
-            args.share_decoder_input_output_embed = True
-            tgt_embed = src_embed
-        else:
-            tgt_embed = build_embedding(target, args.decoder_embed_dim, args.decoder_embed_path)
-        if args.share_decoder_input_output_embed and args.decoder_embed_dim != args.decoder_out_embed_dim:
-            raise SyntaxDataError(
-                "--share-decoder-input-output-embed requires --decoder-embed-dim to match --decoder-out-embed-dim"
-            )
-        if args.encoder_freeze_embed:
-            src_embed.weight.requires_grad = False
-        if args.decoder_freeze_embed:
-            tgt_embed.weight.requires_grad = False
+        src_embed, tgt_embed = build_embeddings(args, source, target)
         encoder = cls.build_encoder(
             args,
             source,
@@ -378,6 +357,35 @@ def register_lstm(name: str) -> Callable[[Model], Model]:
         return model
 
     return register
+
+
+def build_embeddings(args: Namespace, source, target) -> tuple[nn.Embedding, nn.Embedding]:
+    """The embeddings of the source and the target dictionary, which may be the same module.
+
+    Raises:
+        SyntaxDataError: they cannot be shared as the options say
+    """
+    src_embed = build_embedding(source, args.encoder_embed_dim, args.encoder_embed_path)
+    if args.share_all_embeddings:
+        if source != target:
+            raise SyntaxDataError("--share-all-embeddings requires a joint dictionary")
+        if args.encoder_embed_dim != args.decoder_embed_dim:
+            raise SyntaxDataError("--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim")
+        if args.decoder_embed_path not in (None, args.encoder_embed_path):
+            raise SyntaxDataError("--share-all-embeddings is not compatible with --decoder-embed-path")
+        args.share_decoder_input_output_embed = True
+        tgt_embed = src_embed
+    else:
+        tgt_embed = build_embedding(target, args.decoder_embed_dim, args.decoder_embed_path)
+    if args.share_decoder_input_output_embed and args.decoder_embed_dim != args.decoder_out_embed_dim:
+        raise SyntaxDataError(
+            "--share-decoder-input-output-embed requires --decoder-embed-dim to match --decoder-out-embed-dim"
+        )
+    if args.encoder_freeze_embed:
+        src_embed.weight.requires_grad = False
+    if args.decoder_freeze_embed:
+        tgt_embed.weight.requires_grad = False
+    return src_embed, tgt_embed
 
 
 def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:

@@ -154,12 +154,12 @@ class _SparseFactorAttention(torch.autograd.Function):
         # If all keys of a row have entries, no key has a logit of 0: the largest logit may be negative, and then the
         # excess over `rest` below would cancel.
         sentence = factors.places % (B * H)  # arbitrary for a void row
-        others = n[sentence // H] - factors.counts
-        lowest = torch.zeros_like(others).masked_fill_(others <= 0, float("-inf"))
+        n_plain = n[sentence // H] - factors.counts  # keys without an entry
+        lowest = torch.zeros_like(n_plain).masked_fill_(n_plain <= 0, float("-inf"))
         m = lowest.scatter_reduce_(0, row, logit, "amax")
         e = torch.exp(logit - m.index_select(0, row))
-        rest = torch.exp(-m).masked_fill_(others <= 0, 0)
-        norm = torch.zeros_like(m).index_add_(0, row, e).addcmul_(rest, others)
+        rest = torch.exp(-m).masked_fill_(n_plain <= 0, 0)
+        norm = torch.zeros_like(m).index_add_(0, row, e).addcmul_(rest, n_plain)
         excess = (e - rest.index_select(0, row)).masked_fill_(factors.void, 0)
         numerator = total.reshape(B * H, d).index_select(0, sentence) * rest[:, None]
         numerator.index_add_(0, row, v_arc * excess[:, None])

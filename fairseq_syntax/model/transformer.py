@@ -61,9 +61,7 @@ class SyntaxTransformerModel(TransformerModel):
                     f"--{side}-layers-to-keep gives the layers other numbers, and {', '.join(systems)} would act in "
                     "layers that were trained without"
                 )
-        cfg = TransformerConfig.from_namespace(
-            args
-        )  # new for this build; fairseq passes it on to the two methods below
+        cfg = TransformerConfig.from_namespace(args)  # new for this build; fairseq passes it to the methods below
         cfg.systems = (encoder, decoder)
         try:
             return super().build_model(cfg, task)

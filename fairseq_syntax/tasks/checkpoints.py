@@ -53,8 +53,8 @@ class Vocabularies:
     @cached_property
     def segmentations(self) -> dict[str, str | None]:
         """The fingerprint of the segmentation of each side (``source``, ``target``); None if there is none."""
-        both = {side: self._directory.segmenter(side) for side in ("source", "target")}
-        return {side: None if segmenter is None else fingerprint(segmenter.note) for side, segmenter in both.items()}
+        segmenters = {side: self._directory.segmenter(side) for side in ("source", "target")}
+        return {side: None if s is None else fingerprint(s.note) for side, s in segmenters.items()}
 
     def recorded(self) -> dict[str, Any]:
         """The fingerprints in the form that checkpoints record."""
@@ -137,9 +137,9 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
         trained, here = before.get(name), now.get(name)
         return trained is not None and here is not None and trained != here
 
-    if others := {option_name(name): before[name] for name in ARCHITECTURE if differs(name)}:
-        give = [name if value is True else f"{name} {value}" for name, value in others.items() if value is not False]
-        leave_out = [name for name, value in others.items() if value is False]
+    if changed := {option_name(name): before[name] for name in ARCHITECTURE if differs(name)}:
+        give = [name if value is True else f"{name} {value}" for name, value in changed.items() if value is not False]
+        leave_out = [name for name, value in changed.items() if value is False]
         hints = [("give ", give), ("leave out ", leave_out)]
         raise SyntaxDataError(
             "this model was trained with another architecture than this command has",

@@ -72,9 +72,7 @@ class SyntaxTranslationTask(TranslationTask):
         # What batches must contain of each side's syntax. None while unknown: batches then contain trees, if any.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
-        self._last_parsed_with: Mapping[str, Any] | None = (
-            None  # how the source in the last loaded checkpoint was parsed
-        )
+        self._last_parsed_with: Mapping[str, Any] | None = None  # from the last loaded checkpoint
         self._criterion_built = False  # True in training and fairseq-validate
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
 
