@@ -1,7 +1,7 @@
 """Syntax-aware neural machine translation for fairseq; pass this package to ``--user-dir``.
 
-The import defines, and does nothing else, unless fairseq is there already: fairseq's commands import this package to
-have its task, models and criteria registered. Whoever loads models without those commands calls :func:`register`.
+Importing this package has no side effects unless fairseq has been imported already, as in fairseq's commands; then it
+registers the task, models and criteria. Other programs that load models call :func:`register`.
 """
 
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["ParsedLine", "Translation", "Translator", "__version__", "register"]
 
-_MODULES = {  # of the names that are imported when they are first asked for
+_MODULES = {  # the modules of names that are imported on first use
     "ParsedLine": "fairseq_syntax.corpus.parsed_line",
     "Translation": "fairseq_syntax.use.base",
     "Translator": "fairseq_syntax.use.translator",
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
     from fairseq_syntax.compat import unchanged_logging
 
-    with unchanged_logging():  # fairseq may be imported here
+    with unchanged_logging():  # fairseq may be imported here for the first time
         return getattr(import_module(_MODULES[name]), name)
 
 

@@ -1,7 +1,7 @@
-"""The one error that a user is meant to read.
+"""The exception for user errors.
 
-Every check of a file or an option raises :class:`SyntaxDataError`, whose text says what is wrong, where, and what
-to do about it. The command line prints it without a traceback; a traceback means a defect of this package.
+Checks of files and options raise :class:`SyntaxDataError`, whose text says what is wrong, where, and what to do about
+it. The command line prints it without a traceback; a traceback means a defect in this package.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["SyntaxDataError", "meant", "quoted", "similar"]
 class SyntaxDataError(ValueError):
     """Bad input: a file, a line or an option that cannot be used.
 
-    All arguments are attributes, too; the text says path, line, option, message and hint.
+    All arguments are also attributes. The text contains path, line, option, message and hint.
 
     Args:
         message: what is wrong, in one sentence
-        path: the file at fault
-        line: its line at fault, counted from 1; without a path, of the sentences that are given
-        option: the option at fault, as it is written: ``--pascal-variance``
+        path: the file that contains the error
+        line: the 1-based line in the file or, without a path, among the given sentences
+        option: the option in error, as on the command line: ``--pascal-variance``
         hint: what to do, usually the command to run
     """
 
@@ -44,24 +44,24 @@ class SyntaxDataError(ValueError):
         super().__init__(f"{where}{message}" + (f" ({hint})" if hint else ""))
 
     def __reduce__(self):
-        # Keyword-only arguments do not survive the default pickling, and worker processes send their errors home.
+        # The default pickling loses keyword-only arguments, and worker processes send errors to their parents.
         about = {name: getattr(self, name) for name in ("path", "line", "option", "hint")}
         return partial(type(self), self.message, **about), ()
 
 
 def quoted(text: str) -> str:
-    """A text in quotes, shortened to 60 characters, for an error message."""
+    """Quote a text for an error message, shortened to 60 characters."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def similar(name: str, known: Iterable[str]) -> str | None:
-    """The question whether the most similar of the known names was meant; None if none is similar."""
+    """A question whether the most similar known name was meant; None if none is similar."""
     closest = get_close_matches(name, list(known), n=1)
     return f"did you mean {closest[0]}?" if closest else None
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """The hint for an unknown name: the most similar of the known ones, or else all of them if they are few."""
+    """The hint for an unknown name: the most similar known name or, if there are few, all of them."""
     known = list(known)
     all_of_them = f"there are {', '.join(known) or 'none'}" if len(known) <= 40 else None
     return similar(name, known) or all_of_them

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """The finite numbers from ``low`` to ``high``, both included; None: no bound on that side.
+    """The finite numbers from ``low`` to ``high`` inclusive; None means no bound.
 
-    As the ``type=`` of an argument it converts the text and refuses what is outside; its ``str`` completes the
-    sentence "must be …".
+    As the ``type=`` of an argument, it converts the text and rejects values outside the range. Its ``str`` completes
+    the sentence "must be …".
     """
 
     kind: type

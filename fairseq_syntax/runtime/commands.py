@@ -1,4 +1,4 @@
-"""Subprocesses that end with the process that started them, however that ends; and signals that end this process."""
+"""Subprocesses that end with their parent, even if it is killed; and handlers for termination signals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from contextlib import contextmanager
 
 from fairseq_syntax.errors import SyntaxDataError
 
-# Starts a command as the head of a group, and ends the group when the other end of its input is closed: by a worker
-# that is killed, too. It leaves the worker's family first, of which Ray kills the children; its status goes by a pipe.
+# Starts a command in a new process group, and ends the group when the other end of its stdin is closed, which also
+# happens when the parent is killed. It first detaches from the parent, since Ray kills a worker's children; the exit
+# status is returned through a pipe.
 WATCHER = """
 import os, signal, subprocess, sys, threading
 if os.fork():
@@ -31,7 +32,7 @@ with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as ou
         )
     except OSError as error:
         log.write(f"{sys.argv[3]}: cannot be started: {error.strerror}\\n".encode())
-        print(127, flush=True)  # as a shell says it
+        print(127, flush=True)  # as in a shell
         sys.exit()
 def end():
     os.read(0, 1)
@@ -54,18 +55,18 @@ def run_command(
     output: str | None = None,
     started: Callable[[subprocess.Popen], None] | None = None,
 ) -> int:
-    """Runs a command, which ends when this process does; returns its status, 127 where it cannot be started.
+    """Run a command that ends when this process ends; returns its exit status, or 127 if it cannot be started.
 
     Args:
-        env: variables beside those of this process
-        log: the file that its output is appended to
-        output: a file for its standard output, which is there when the command has succeeded
-        started: takes the process as soon as there is one: the command ends when its ``stdin`` is closed
+        env: environment variables in addition to those of this process
+        log: the file to which the output is appended
+        output: a file for the standard output, which is created when the command succeeds
+        started: called with the process as soon as it exists; closing its ``stdin`` ends the command
 
     Raises:
-        SyntaxDataError: the folder is not there
+        SyntaxDataError: the folder does not exist
     """
-    # First the commands of this environment, which may not be activated where a worker runs.
+    # Prefer the commands of this environment, which may not be activated where a worker runs.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     part = f"{output}.part" if output else ""
     if not os.path.isdir(cwd):
@@ -84,7 +85,7 @@ def run_command(
         status = process.stdout.read().strip()
     if output and status == b"0":
         os.replace(part, output)
-    return int(status) if status else -signal.SIGKILL  # nothing comes of a watcher that was killed
+    return int(status) if status else -signal.SIGKILL  # a killed watcher reports no status
 
 
 @contextmanager

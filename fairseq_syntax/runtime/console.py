@@ -1,7 +1,7 @@
 """Terminal output: progress bars, counted warnings, and the last lines of a command.
 
-The bars are tqdm's, all with the rate and the remaining time. They go to stderr, only where that is a terminal, and
-only once a second has passed; nothing of them stays. The last lines of a command go to stdout.
+The bars are tqdm's, with the rate and the remaining time. They are shown on stderr if it is a terminal, after one
+second, and are removed at the end. The last lines of a command go to stdout.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def progress(
     """A progress bar, to be iterated over, or to be updated in a ``with`` block.
 
     Args:
-        items: to pass on one by one
-        total: how many there will be; by default the length of ``items``, if it has one. Without it there is a rate
-            and no remaining time.
-        unit: what is counted, in the plural
-        of: what is being done or made, before the bar
+        items: the items to iterate over
+        total: the number of items (default: the length of ``items``, if it has one). Without it, only the rate is shown
+            and not the remaining time.
+        unit: the name of the items, in the plural
+        of: the label before the bar
         quiet: show nothing
     """
     from tqdm import tqdm
@@ -56,10 +56,10 @@ _of_the_part: ContextVar[Callable[[float], None] | None] = ContextVar("of_the_pa
 
 
 def partly_done(share: float) -> None:
-    """Reports progress within a task to the bar of this process, if there is one.
+    """Report progress within a task to the bar of this process, if there is one.
 
     Args:
-        share: of the work, from 0 to 1, that is done
+        share: the share of the work that is done, from 0 to 1
     """
     if (move := _of_the_part.get()) is not None:
         move(share)
@@ -67,7 +67,7 @@ def partly_done(share: float) -> None:
 
 @contextmanager
 def moved_by_parts(move: Callable[[float], None]) -> Iterator[None]:
-    """Within the block, passes what :func:`partly_done` reports to ``move``."""
+    """A context in which reports to :func:`partly_done` are passed to ``move``."""
     token = _of_the_part.set(move)
     try:
         yield
@@ -76,7 +76,7 @@ def moved_by_parts(move: Callable[[float], None]) -> Iterator[None]:
 
 
 class CountedWarnings:
-    """Warnings of one kind: the first three are given, and the others counted."""
+    """Warnings of one kind, of which the first three are shown and the others counted."""
 
     shown = 3
 
@@ -90,13 +90,13 @@ class CountedWarnings:
             self._warn(text)
 
     def end(self, what: str) -> None:
-        """Log how many warnings there were in all, if some were not shown; ``what`` names their kind."""
+        """Log the total number of warnings if some were not shown; ``what`` names their kind."""
         if self.count > self.shown:
             self._warn(f"{what}: {self.count} in all")
 
 
 def duration(seconds: float) -> str:
-    """A duration as bars show it: ``MM:SS``, or ``H:MM:SS``."""
+    """Format a duration as in progress bars: ``MM:SS`` or ``H:MM:SS``."""
     from tqdm import tqdm
 
     text: str = tqdm.format_interval(seconds)
@@ -114,11 +114,10 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
     """Print the last lines of a command: ``OUTPUT: what it is``, and ``next: COMMAND``.
 
     Args:
-        output: what was written, a file or a folder; None, ``-`` or a name of stdout is that, and the lines go to
-            stderr then
-        what: what it holds, with numbers
-        then: the command that comes next in the pipeline; capitals stand for what the reader has to fill in
-        file: where to print to, by default stdout
+        output: the file or folder that was written. For None, ``-`` or another name of stdout, the lines go to stderr.
+        what: a description of its content, with numbers
+        then: the next command in the pipeline; capitals mark what the reader has to fill in
+        file: the stream to print to (default: stdout)
     """
     to_stdout = output is None or os.fspath(output) in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
     stream = file or (sys.stderr if to_stdout else sys.stdout)

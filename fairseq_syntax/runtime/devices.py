@@ -8,7 +8,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def check_device(name: str | None) -> None:
-    """Raises SyntaxDataError if PyTorch cannot use a device; None, which leaves the choice to others, is accepted."""
+    """Raise SyntaxDataError if PyTorch cannot use a device. None is accepted, for a device that is chosen later."""
     if name is None:
         return
     try:

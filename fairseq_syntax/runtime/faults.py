@@ -1,6 +1,6 @@
 """User errors on one line, in ``fairseq-syntax`` and in fairseq's own commands.
 
-Whoever wants the traceback sets ``FAIRSEQ_SYNTAX_TRACEBACK=1``.
+``FAIRSEQ_SYNTAX_TRACEBACK=1`` in the environment shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import DISK_FULL, MAKE_ROOM
 
 WITH_TRACEBACK = "FAIRSEQ_SYNTAX_TRACEBACK"
-INTERRUPTED = 130  # the exit status after Ctrl-C: 128 and the number of the signal
+INTERRUPTED = 130  # the exit status after Ctrl-C: 128 plus the signal number
 _OF_ANOTHER_PROCESS = re.compile(r"(?:^|\n)(?:[\w.]+\.)?SyntaxDataError: (?P<text>.+?)\s*\Z", re.DOTALL)
 _HINTS = {**dict.fromkeys(DISK_FULL, MAKE_ROOM), errno.EMFILE: "let more files be open: ulimit -n 1024"}
 
 
 def fault(error: BaseException) -> str | None:
-    """The message for a user's error; None for a defect of the program, which needs its traceback.
+    """The message for a user error; None for a defect of the program, whose traceback should be shown.
 
-    A user's fault is a SyntaxDataError, also of another process that sent its text, an OSError (a full disk, a file
-    that is not there), or what fairseq's commands say of their options.
+    User errors are SyntaxDataErrors (also from other processes), OSErrors (a full disk, a missing file), and fairseq's
+    errors about options.
     """
     if isinstance(error, SyntaxDataError):
         worker = _OF_ANOTHER_PROCESS.search(error.message)
         return worker["text"].strip() if worker else str(error)
     if isinstance(error, OSError):
-        if error.errno is None:  # fairseq's own, "Model file not found"
+        if error.errno is None:  # raised by fairseq itself: "Model file not found"
             return str(error) or None
         names = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         hint = f" ({_HINTS[error.errno]})" if error.errno in _HINTS else ""
@@ -44,16 +44,16 @@ def fault(error: BaseException) -> str | None:
     if other:
         return other["text"].strip()
     before = error.__cause__ or error.__context__
-    if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch's own error of a write that failed
+    if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch raises its own error after a failed write
         return fault(before)
-    # fairseq checks its options by these; a subclass, such as UnicodeError, is a defect.
+    # fairseq checks options by these exceptions; a subclass, such as UnicodeError, is a defect.
     if type(error) in (AssertionError, Exception, ValueError) and str(error) and _raised_by_fairseq(error):
         return str(error).strip().partition("\n")[0]
     return None
 
 
 def _raised_by_fairseq(error: BaseException) -> bool:
-    """Whether a check of fairseq's own raised it."""
+    """Whether the error was raised by a check in fairseq."""
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -62,11 +62,11 @@ def _raised_by_fairseq(error: BaseException) -> bool:
 
 
 def report(command: str, error: BaseException) -> int | None:
-    """Print a user's fault on stderr; the exit status, or None where the traceback is wanted."""
+    """Print a user error on stderr and return the exit status; None if the traceback should be shown."""
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader of the output has closed it
         return 1
     text = fault(error)
     if text is None or os.environ.get(WITH_TRACEBACK):
@@ -76,13 +76,13 @@ def report(command: str, error: BaseException) -> int | None:
 
 
 def discard_output() -> None:
-    """Discards unwritten standard output, of which Python would complain at exit."""
+    """Discard unwritten standard output, which would cause an error message at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_utf8() -> None:
-    """Sets standard output and error to UTF-8, whatever the locale: an encoding error would come after the work."""
+    """Set stdout and stderr to UTF-8 in any locale, since an encoding error would come after the work."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
@@ -90,9 +90,9 @@ def write_utf8() -> None:
 
 
 def end_on_full_disk() -> None:
-    """Lets a full disk end a command: logging prints a traceback for each line that it loses, and argparse nothing.
+    """Make a full disk end a command, since logging would print a traceback for each lost line, and argparse nothing.
 
-    Other errors of a log stay logging's: a training goes on when whoever read its log has gone.
+    Other errors in logging are handled as before; for example, training continues after the reader of its log has gone.
     """
     usual = logging.Handler.handleError
 
@@ -110,7 +110,7 @@ def end_on_full_disk() -> None:
 
 
 def report_in_fairseq() -> None:
-    """Makes fairseq's commands end as this package's do: with one line, 130 after Ctrl-C, and texts in UTF-8."""
+    """Make fairseq's commands end like this package's: errors in one line, status 130 after Ctrl-C, UTF-8 output."""
     main = sys.modules.get("__main__")
     module = getattr(getattr(main, "__spec__", None), "name", None) or ""
     command = Path(sys.argv[0]).name if sys.argv else ""

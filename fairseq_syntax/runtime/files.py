@@ -1,4 +1,4 @@
-"""File I/O: lines of UTF-8, plain or compressed; atomic writes; fingerprints."""
+"""File I/O: UTF-8 lines, plain or compressed; atomic writes; fingerprints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 from fairseq_syntax.errors import SyntaxDataError
 
-# These names stand for what the process has open, and are written to as such, wherever a redirection leads.
+# Names of the process's open streams, which are written to directly, wherever they are redirected.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<of_process>\d+)\Z")
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -30,18 +30,18 @@ MAKE_ROOM = "make room, and run the command again"
 
 
 def fingerprint(*values: object) -> str:
-    """Fingerprint of JSON values: 32 hexadecimal digits of their SHA-256. Paths count by their names."""
+    """The fingerprint of JSON values: 32 hexadecimal digits of their SHA-256. Paths are represented by their names."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=os.fspath)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal. Raises SyntaxDataError if it cannot be read."""
+    """The SHA-256 of a file in hexadecimal. Raises SyntaxDataError if the file cannot be read."""
     return file_digest(path, hashlib.sha256())
 
 
 def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
-    """As :func:`file_sha256`, with any hash object that has ``update`` and ``hexdigest``."""
+    """Like :func:`file_sha256`, for any hash object with ``update`` and ``hexdigest``."""
     try:
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
@@ -52,26 +52,26 @@ def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, plain or compressed, without their line ends and without a byte order mark.
+    """Yield the lines of a UTF-8 file, plain or compressed, without line ends and byte order mark.
 
-    Only ``\\n`` ends a line: the other line breaks of Unicode are text here, since the two sides of a corpus must
-    keep their numbering.
+    Only ``\\n`` ends a line. Other Unicode line breaks are text, since the two sides of a corpus must keep their line
+    numbers.
 
     Raises:
-        SyntaxDataError: no such file, a damaged archive, or a line that is not UTF-8
+        SyntaxDataError: the file does not exist, an archive is damaged, or a line is not UTF-8
     """
     for number, raw in enumerate(read_raw_lines(path), start=1):
         yield decode_line(raw, path, number)
 
 
 def read_stdin() -> Iterator[str]:
-    """Yields the lines of the standard input, as :func:`read_lines` those of a file.
+    """Yield the lines of standard input, as :func:`read_lines` does for a file.
 
     Raises:
-        SyntaxDataError: a line that is not UTF-8
+        SyntaxDataError: a line is not UTF-8
     """
     lines = getattr(sys.stdin, "buffer", None)
-    if lines is None:  # a stand-in that holds text
+    if lines is None:  # replaced by a text stream without a buffer
         yield from (line.rstrip("\r\n") for line in sys.stdin)
         return
     for number, raw in enumerate(lines, start=1):
@@ -79,7 +79,7 @@ def read_stdin() -> Iterator[str]:
 
 
 def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
-    """A line of a UTF-8 file without its end. Raises SyntaxDataError if it is not UTF-8."""
+    """Decode a line, without its line end. Raises SyntaxDataError if it is not UTF-8."""
     try:
         text = raw.decode("utf-8").rstrip("\r\n")
         return text.removeprefix("\ufeff") if number == 1 else text
@@ -90,10 +90,10 @@ def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
 
 
 def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yields the lines of a file, plain or compressed by gzip, bzip2 or xz, as bytes with their line ends.
+    """Yield the lines of a file, plain or compressed by gzip, bzip2 or xz, as bytes with their line ends.
 
     Raises:
-        SyntaxDataError: no such file, or a damaged archive
+        SyntaxDataError: the file does not exist, or an archive is damaged
     """
     try:
         with open(path, "rb") as file:
@@ -104,16 +104,16 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def count_raw_lines(*paths: str | os.PathLike[str]) -> int:
-    """The number of lines of all files. Raises SyntaxDataError as :func:`read_raw_lines` does."""
+    """The total number of lines in files. Raises SyntaxDataError like :func:`read_raw_lines`."""
     return sum(1 for path in paths for _ in read_raw_lines(path))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file, plain or compressed. Raises SyntaxDataError as :func:`read_raw_lines` does."""
+    """The content of a file, plain or compressed. Raises SyntaxDataError like :func:`read_raw_lines`."""
     return b"".join(read_raw_lines(path))
 
 
-# The compressed files that are read and written, by the endings of their names: how they begin, and what opens them.
+# Compressed formats by file extension: their first bytes, and the function that opens them.
 _COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
     ".gz": (re.compile(b"\x1f\x8b"), gzip.open),
     ".bz2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.open),
@@ -122,29 +122,29 @@ _COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
 
 
 def uncompressed_name(path: str | os.PathLike[str]) -> str:
-    """A path without the ending of a compressed file."""
+    """A path without the file extension of a compressed format."""
     stem, ending = os.path.splitext(os.fspath(path))
     return stem if ending in _COMPRESSED else os.fspath(path)
 
 
 def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iterable[bytes]:
-    """The lines of an open file, decompressed where its first bytes say so, or else its name.
+    """The lines of an open file, decompressed according to its first bytes or else its name.
 
     Raises:
-        EOFError: there is nothing in a compressed file
+        EOFError: a compressed file is empty
     """
     head = file.peek(10)
     ending = os.path.splitext(os.fspath(path))[1]
     kind = next((kind for kind, (magic, _) in _COMPRESSED.items() if magic.match(head)), ending)
     if kind not in _COMPRESSED:
         return file
-    if not head:  # to gzip that is an archive of nothing
+    if not head:  # gzip would accept it as an empty archive
         raise EOFError("it was cut off: there is nothing in it")
     return cast(Iterable[bytes], _COMPRESSED[kind][1](file, "rb"))
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON object in a file; an empty one if there is no such file, or nothing of that kind in it."""
+    """Read a JSON object; empty if the file does not exist or does not contain a JSON object."""
     try:
         value = json.loads(Path(path).read_bytes())
     except (OSError, ValueError):
@@ -158,11 +158,11 @@ def is_read_once(path: str | os.PathLike[str]) -> bool:
 
 
 def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where an input that is read several times is a pipe or a device, which can be read once.
+    """Raise SyntaxDataError if an input that must be read several times is a pipe or a device.
 
     Args:
-        why: what is done in several passes, for the error
-        paths: None is no input
+        why: the reason for several passes, for the error
+        paths: the inputs; None is ignored
     """
     for path in paths:
         if path is not None and is_read_once(path):
@@ -173,9 +173,9 @@ def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
 
 
 def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where an output is one of the inputs, by another name too, or a folder.
+    """Raise SyntaxDataError if an output is a folder or one of the inputs, possibly under another name.
 
-    A terminal may be both, and so may ``/dev/null``: nothing of them is overwritten.
+    A terminal and ``/dev/null`` may be both, since nothing in them is overwritten.
     """
     if not is_replaced(output):
         return
@@ -187,7 +187,7 @@ def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] 
 def check_outputs(
     outputs: Iterable[str | os.PathLike[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()
 ) -> None:
-    """Raises SyntaxDataError where an output is one of the inputs, or two outputs are one file."""
+    """Raise SyntaxDataError if an output is one of the inputs, or if two outputs are the same file."""
     seen, inputs = set(), list(inputs)
     for path in outputs:
         check_apart(path, *inputs)
@@ -197,10 +197,10 @@ def check_outputs(
 
 
 def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
-    """Checks before the work that its output can be written; None and ``-`` (the terminal) always can.
+    """Check, before the work starts, that an output can be written. None and ``-`` (stdout) are always accepted.
 
     Raises:
-        SyntaxDataError: its folder is missing, or it is a folder itself or one of the inputs
+        SyntaxDataError: the output is a folder or one of the inputs, or its folder does not exist
     """
     if path is None or path == "-":
         return
@@ -211,13 +211,13 @@ def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike
 
 @contextmanager
 def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """A text file to write to, which takes the name ``path`` only when the block ends without an error.
+    """Open a text file for writing, which replaces ``path`` only when the block ends without an error.
 
-    A kill, a full disk or an exception leaves whatever stood under ``path`` before. A symbolic link stays one, and
-    its target is written; a FIFO or a device is written directly. What killed runs left of the same file is removed.
+    After a kill, a full disk or an exception, the former content of ``path`` remains. For a symbolic link, the target
+    is replaced; FIFOs and devices are written directly. Temporary files of killed runs for the same path are removed.
 
     Raises:
-        SyntaxDataError: it cannot be written
+        SyntaxDataError: the file cannot be written
     """
     with atomic_open_binary(path) as stream:
         text = io.TextIOWrapper(cast(Any, stream), encoding="utf-8", newline="\n")
@@ -225,14 +225,14 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
             yield text
         finally:
             with as_data_error(path):
-                text.detach()  # as its own end would close, and so complete, what is written
+                text.detach()  # its finalizer would close the binary file, and so complete it
 
 
 @contextmanager
 def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
-    """As :func:`atomic_open`, for bytes. What is named ``.gz``, ``.bz2`` or ``.xz`` is compressed, equally each time.
+    """Like :func:`atomic_open`, for bytes. Files named ``.gz``, ``.bz2`` or ``.xz`` are compressed reproducibly.
 
-    ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
+    ``leftovers=False`` does not look for temporary files of killed runs, which is slow in a folder with many files.
     """
     target = _resolved(path)
     if not is_replaced(path):
@@ -245,19 +245,19 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
                 yield inner
             with as_data_error(path):
                 binary.flush()
-                os.fsync(binary.fileno())  # else a power cut may leave the name without the content
+                os.fsync(binary.fileno())  # otherwise a power failure may leave the name without the content
                 _take_name(temporary, target)
         except OSError as error:
-            if error.filename is None:  # not of a file that the block was reading
+            if error.filename is None:  # not for a file that the block was reading
                 raise _data_error(path, error) from error
             raise
 
 
 @contextmanager
 def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file, or a compressor into it according to the ending of its name (gzip without name and time)."""
+    """The file, or a compressor for it according to its extension (gzip without name and time)."""
     kind = os.path.splitext(os.fspath(path))[1]
-    if kind == ".zst":  # it would be plain text under that name
+    if kind == ".zst":  # otherwise plain text would be written under that name
         raise SyntaxDataError("zstd is not written", path=path, hint="name it .gz, .xz or .bz2")
     if kind not in _COMPRESSED:
         yield file
@@ -270,7 +270,7 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
-    """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`atomic_open` does."""
+    """A temporary name next to ``path``, for libraries that open files by name; otherwise like :func:`atomic_open`."""
     if not is_replaced(path):
         raise SyntaxDataError("must be a regular file", path=path)
     target = _resolved(path)
@@ -303,16 +303,16 @@ def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Makes a folder and those above it, unless they exist. Raises SyntaxDataError."""
+    """Create a folder and its parents unless they exist. Raises SyntaxDataError."""
     with as_data_error(path):
         os.makedirs(path, exist_ok=True)
 
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:
-    """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device.
+    """Whether writing a path creates a file (at the target of a link), unlike for a FIFO or a device.
 
     Raises:
-        SyntaxDataError: it is a folder
+        SyntaxDataError: the path is a folder
     """
     target = _resolved(path)
     if os.path.isdir(target):
@@ -321,10 +321,10 @@ def is_replaced(path: str | os.PathLike[str]) -> bool:
 
 
 def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
-    """Removes the temporary files that killed runs left in a folder; those of running processes are locked.
+    """Remove the temporary files of killed runs from a folder. Those of running processes are locked and are kept.
 
     Args:
-        names: of the files that they would have become; None: any
+        names: only those for files with these names (default: all)
     """
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -341,7 +341,7 @@ def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | No
 
 @contextmanager
 def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True) -> Iterator[tuple[IO[bytes], str]]:
-    """An open temporary file beside ``target``, locked as long as it is open, and its name; removed at the end."""
+    """An open temporary file next to ``target``, locked while it is open, and its name; removed at the end."""
     folder, name = os.path.split(target)
     if leftovers:
         remove_leftovers(folder or ".", [name])
@@ -352,19 +352,19 @@ def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True
             fcntl.flock(handle, fcntl.LOCK_EX)
         if _is_file(handle, temporary):
             break
-        os.close(handle)  # taken for a leftover in the moment before it was locked
+        os.close(handle)  # another process removed it before it was locked
     file = os.fdopen(handle, "wb")
     try:
         yield file, temporary
     finally:
-        with suppress(OSError):  # what a full disk did not take was told when it was flushed
+        with suppress(OSError):  # an error from a full disk was raised when it was flushed
             file.close()
         with suppress(FileNotFoundError):
             os.remove(temporary)
 
 
 def _take_name(temporary: str, target: str) -> None:
-    # mkstemp makes files that only their owner can read; a corpus is to have the permissions of any new file.
+    # mkstemp creates files that only the owner can read; use the permissions of ordinary new files.
     umask = os.umask(0)
     os.umask(umask)
     os.chmod(temporary, 0o666 & ~umask)
@@ -372,7 +372,7 @@ def _take_name(temporary: str, target: str) -> None:
 
 
 def _is_file(handle: int, path: str) -> bool:
-    """Whether an open file is still the one under that name."""
+    """Whether a name still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -380,9 +380,9 @@ def _is_file(handle: int, path: str) -> bool:
 
 
 def _resolved(path: str | os.PathLike[str]) -> str:
-    """The file to which symbolic links lead; names of open descriptors are kept."""
+    """The target of symbolic links; names of open descriptors are not resolved."""
     name = "/dev/stdout" if os.fspath(path) == "-" else os.fspath(path)
-    for _ in range(40):  # as many links as Linux follows
+    for _ in range(40):  # the maximum number of links that Linux follows
         if _OPEN_FILE.match(name) or not os.path.islink(name):
             break
         name = os.path.join(os.path.dirname(name), os.readlink(name))
@@ -390,7 +390,7 @@ def _resolved(path: str | os.PathLike[str]) -> str:
 
 
 def _descriptor(name: str) -> int:
-    """A FIFO, a device or what the process has open, to be written to."""
+    """Open a FIFO, a device or an open stream of the process for writing."""
     if (match := _OPEN_FILE.match(name)) is None:
         return os.open(name, os.O_WRONLY)
     number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["of_process"] or 0)
@@ -406,7 +406,7 @@ def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes a JSON file whole or not at all. Raises SyntaxDataError where it cannot be written."""
+    """Write a JSON file atomically. Raises SyntaxDataError if it cannot be written."""
     with atomic_open(path) as file:
         json.dump(value, file, ensure_ascii=False, indent=1)
         file.write("\n")

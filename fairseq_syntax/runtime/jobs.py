@@ -1,19 +1,19 @@
-"""Resumable steps: output files with a record of what made them.
+"""Resumable steps: output files with a record of how they were made.
 
-A :class:`Step` makes output files from inputs. When it is done, ``.NAME.made.json`` beside its first output records
-what it was made from (a fingerprint of the inputs' content and of the options that matter) and the SHA-256 of each
-output, so a step is done only as long as neither its inputs nor its outputs have changed. The short way to run one::
+A :class:`Step` makes output files from inputs. When it is done, ``.NAME.made.json`` next to its first output records a
+fingerprint of the inputs' content and the relevant options, and the SHA-256 of each output. The step counts as done as
+long as neither inputs nor outputs change. The usual way to run one::
 
     step = Step.of("train", [folder / "model.pt"], [data, config], epochs=10, seed=1)
-    with step.making() as record:      # holds the step's lock; None: it is not done
+    with step.making() as record:      # holds the step's lock; None if it is not done
         if record is None:
-            step.begin()               # from now on the outputs are this step's, though incomplete
+            step.begin()               # marks the outputs as incomplete
             ...                        # write them, by files.atomic_open
             step.finish({"BLEU": 31.2})
     step.record()["note"]              # {"BLEU": 31.2}
 
-What does not change the outputs (threads, workers, the names of files) stays out of the fingerprint. A program that
-starts others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Steps that take long are made in
+The fingerprint must not contain what does not change the outputs (threads, workers, file names). A program that starts
+others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Long steps are made in
 parts: :mod:`fairseq_syntax.runtime.parts`.
 """
 
@@ -33,13 +33,13 @@ from fairseq_syntax.runtime.locks import locked
 
 @dataclass(frozen=True)
 class Step:
-    """Output files that are made from inputs, with a record of whether they are complete.
+    """Output files made from inputs, with a record of whether they are complete.
 
     A step that writes to a pipe or a device, such as ``/dev/stdout``, has no record and is never done.
 
     Args:
-        outputs: the files; the record lies beside the first
-        made_from: a fingerprint of the content of all inputs and of all options that matter
+        outputs: the files; the record is next to the first one
+        made_from: a fingerprint of the content of all inputs and of all relevant options
     """
 
     outputs: tuple[Path, ...]
@@ -53,7 +53,7 @@ class Step:
         inputs: Sequence[str | os.PathLike[str]] = (),
         **options: object,
     ) -> Step:
-        """A step by its name, the files that it reads, and its options (JSON values; paths count by their names).
+        """Create a step from its name, its inputs, and its options (JSON values; paths are represented by their names).
 
         Raises:
             SyntaxDataError: an input cannot be read
@@ -71,9 +71,9 @@ class Step:
         return all(map(is_replaced, self.outputs))
 
     def record(self) -> dict[str, Any] | None:
-        """The record of the step: ``made_from``, ``outputs`` (digests by name) and ``note``; None where it is not done.
+        """The record of the step: ``made_from``, ``outputs`` (digests by name) and ``note``; None if it is not done.
 
-        That is: it was only begun, was made from something else, or an output is missing or has changed.
+        A step is not done if it was only begun, was made from something else, or an output is missing or has changed.
         """
         record = read_record(self.outputs[0])
         if record is None or record["made_from"] != self.made_from or record.get("outputs") is None:
@@ -94,7 +94,7 @@ class Step:
             write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
 
     def finish(self, note: Mapping[str, Any] | None = None) -> None:
-        """Records that the outputs are complete; ``note`` is kept with that (JSON). Raises SyntaxDataError."""
+        """Record that the outputs are complete, with ``note`` (JSON). Raises SyntaxDataError."""
         if self._has_record:
             outputs = {self._name(path): file_sha256(path) for path in self.outputs}
             record = {"made_from": self.made_from, "outputs": outputs, "note": dict(note or {})}
@@ -102,13 +102,13 @@ class Step:
 
     @contextmanager
     def making(self, *, replace: bool = True) -> Iterator[dict[str, Any] | None]:
-        """Holds the step's lock; gives the record if the step is done, maybe by another process in the meantime.
+        """A context that holds the step's lock; yields the record if the step is done, maybe by another process.
 
         Args:
-            replace: False: what is under the outputs' names and was not made by this step is not to be replaced
+            replace: whether existing outputs that this step did not make may be replaced
 
         Raises:
-            SyntaxDataError: the folder cannot be written to, or there is something that is not to be replaced
+            SyntaxDataError: the folder cannot be written to, or an existing output must not be replaced
         """
         make_folder(self.outputs[0].parent)
         with locked(self.outputs[0]):
@@ -118,7 +118,7 @@ class Step:
             yield record
 
     def check_replaceable(self) -> None:
-        """Raises SyntaxDataError where an output exists that this step did not make, or that has changed since."""
+        """Raise SyntaxDataError if an output exists that this step did not make, or that has changed since."""
         record = read_record(self.outputs[0]) or {}
         is_ours = record.get("made_from") == self.made_from
         if is_ours and record.get("outputs") is None:
@@ -132,12 +132,12 @@ class Step:
 
 
 def record_path(output: str | os.PathLike[str]) -> Path:
-    """The path of the record of what a file was made from."""
+    """The path of a file's record."""
     path = Path(output)
     return path.with_name(f".{path.name}.made.json")
 
 
 def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The record of a file: ``made_from``, ``outputs`` (null while it is being made) and ``note``; None without one."""
+    """Read a file's record: ``made_from``, ``outputs`` (None while they are made) and ``note``; None if missing."""
     record = read_json(record_path(output))
     return record if isinstance(record.get("made_from"), str) else None

@@ -1,4 +1,4 @@
-"""File and folder locks, which are released when the process ends, however it ends."""
+"""File and folder locks, which are released when the process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, is_replaced
 
 logger = logging.getLogger(__name__)
-logging.getLogger("filelock").setLevel(logging.WARNING)  # it logs each lock, also when the process ends
+logging.getLogger("filelock").setLevel(logging.WARNING)  # filelock logs each lock, also at exit
 
-_held: dict[str, FileLock] = {}  # the locks of folders that this process holds to its end
+_held: dict[str, FileLock] = {}  # folder locks, which this process holds until it ends
 
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Holds the lock of a file that is to be made, ``.NAME.lock`` beside it; waits for another process that holds it.
+    """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes.
 
     Raises:
         SyntaxDataError: the folder cannot be written to
@@ -40,12 +40,14 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     finally:
         if lock.is_locked:
             with suppress(OSError):
-                os.remove(lock.lock_file)  # held: who waits for it sees that it is gone, and makes another
+                os.remove(
+                    lock.lock_file
+                )  # while it is held: processes that wait for it see that it is gone, and create another
             lock.release()
 
 
 def hold_folder(folder: str | os.PathLike[str]) -> None:
-    """Holds a folder as the one process that writes to it, until the process ends.
+    """Reserve a folder for this process until it ends, so that no other process writes to it.
 
     Raises:
         SyntaxDataError: another process holds it
@@ -59,11 +61,11 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _try_lock(lock: FileLock, path: str | os.PathLike[str]) -> bool:
-    """Acquire a lock without waiting; False if another process holds it.
+    """Acquire a lock without waiting; returns False if another process holds it.
 
-    In a read-only folder, or a file system without locks, nothing is locked: a write there fails by itself, and a step
-    that is done writes nothing. A lock file that belongs to another user, in a folder that both may write to, is an
-    error: the two would not wait for each other.
+    In a read-only folder or a file system without locks, nothing is locked: writing to the former fails anyway, and a
+    finished step writes nothing. A lock file of another user in a shared folder is an error, since the two processes
+    would not wait for each other.
     """
     try:
         lock.acquire(blocking=False)

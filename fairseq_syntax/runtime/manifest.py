@@ -1,8 +1,8 @@
-"""File manifests: size and checksum of every file of a folder, recorded when it is made and verified when it is read.
+"""File manifests: the size and checksum of every file in a folder, recorded on creation and verified on reading.
 
-A manifest is ``manifest.json`` in the folder. Its own content is sealed by a checksum, too, so that a changed manifest
-is not taken for a changed file. The checksums are XXH3 (64 bits, hexadecimal), which find damage, and no forgery; they
-are read at several GB a second.
+A manifest is the file ``manifest.json``. It contains a checksum of itself, so that a damaged manifest is not mistaken
+for damaged files. Checksums are XXH3 (64 bits, hexadecimal), which detects damage but not forgery and is computed at
+several GB per second.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-COMPARED = ".compared.json"  # beside it: files that were compared, and their state in the file system at that time
-_SETTLED = 2_000_000_000  # nanoseconds; within those a file may change twice and show one time
-Entry = dict[str, Any]  # of a file: "bytes" and "xxh3"
+COMPARED = ".compared.json"  # next to it: the verified files, and their state in the file system at that time
+_SETTLED = 2_000_000_000  # nanoseconds within which a file can change twice without a visible change of its time
+Entry = dict[str, Any]  # "bytes" and "xxh3" of a file
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
-    """XXH3 (64 bits) of a file's bytes, in hexadecimal.
+    """The XXH3 checksum (64 bits) of a file in hexadecimal.
 
     Raises:
-        SyntaxDataError: it cannot be read
+        SyntaxDataError: the file cannot be read
     """
     return file_digest(path, xxhash.xxh3_64())
 
 
 def entry_of(path: str | os.PathLike[str]) -> Entry:
-    """Manifest entry of a file. Raises SyntaxDataError where it cannot be read."""
+    """The manifest entry of a file. Raises SyntaxDataError if the file cannot be read."""
     return {"bytes": os.path.getsize(path), "xxh3": file_checksum(path)}
 
 
 def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: str) -> str:
-    """Verifies a file against its manifest entry; returns its checksum.
+    """Verify a file against its manifest entry, and return its checksum.
 
     Raises:
-        SyntaxDataError: it is missing, or has changed since
+        SyntaxDataError: the file is missing or has changed
     """
     if not os.path.isfile(path):
         raise SyntaxDataError("is missing", path=path, hint=hint)
@@ -58,12 +58,12 @@ def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: st
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values with a checksum of themselves, as ``checksum``."""
+    """Add a checksum of the values, as ``checksum``, to JSON values."""
     return {**values, "checksum": _seal(values)}
 
 
 def unsealed(values: Any, path: str | os.PathLike[str], hint: str | None = None) -> dict[str, Any]:
-    """Values that were :func:`sealed`, without their checksum. Raises SyntaxDataError where they have changed."""
+    """Verify and remove the checksum of :func:`sealed` values. Raises SyntaxDataError if they have changed."""
     values = dict(values) if isinstance(values, dict) else {}
     if values.pop("checksum", None) != _seal(values):
         raise SyntaxDataError("is damaged, or was edited", path=path, hint=hint)
@@ -78,8 +78,8 @@ class Manifest:
     """The size and checksum of each file of a folder.
 
     Args:
-        folder: where the files lie
-        files: an entry for each, by name
+        folder: the folder of the files
+        files: the entry of each file, by name
     """
 
     hint = f"make the data again; to use them as they are, without such checks, remove {MANIFEST}"
@@ -89,10 +89,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Manifest | None:
-        """The manifest of a folder; None where it has none.
+        """Read the manifest of a folder; None if there is none.
 
         Raises:
-            SyntaxDataError: it is damaged, or of another version
+            SyntaxDataError: it is damaged, or has another version
         """
         path = Path(folder) / MANIFEST
         try:
@@ -108,15 +108,14 @@ class Manifest:
         return cls(folder, values["files"])
 
     def check(self, names: Iterable[str], *, once: bool = False) -> dict[str, str]:
-        """Verifies files; returns the checksums, by name, of those that the manifest lists.
+        """Verify files, and return the checksums, by name, of those that the manifest lists.
 
         Args:
-            once: do not read a file again that was compared before and has not been written to since: its size, its
-                place in the file system and the times of its last change are the same. A disk that loses a bit by
-                itself changes none of these.
+            once: skip files that were verified before and have not been written to since, according to size, inode and
+                times of change (which do not reveal disk errors)
 
         Raises:
-            SyntaxDataError: a file is missing, or is not what was made
+            SyntaxDataError: a file is missing or has changed
         """
         entries = {name: self.files[name] for name in names if name in self.files}
         compared = read_json(self.folder / COMPARED) if once else {}
@@ -127,12 +126,12 @@ class Manifest:
         now = time.time_ns()
         settled = {name: state for name, state in new.items() if len(state) > 1 and now - max(state[1:3]) > _SETTLED}
         if once and settled:
-            with suppress(SyntaxDataError, OSError):  # a folder that cannot be written is compared each time
+            with suppress(SyntaxDataError, OSError):  # files in a read-only folder are verified each time
                 write_json(self.folder / COMPARED, {**compared, **settled})
         return {name: str(entry["xxh3"]) for name, entry in entries.items()}
 
     def problems(self) -> Iterator[SyntaxDataError]:
-        """An error for each file that is missing or has changed."""
+        """The errors for files that are missing or have changed."""
         for name in sorted(self.files):
             try:
                 self.check([name])
@@ -150,16 +149,16 @@ def _state(path: Path) -> list[int]:
 
 
 def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Adds files to the manifest of their folder; names without a file are skipped.
+    """Add files to the manifest of their folder; names of missing files are skipped.
 
     Raises:
-        SyntaxDataError: one cannot be read, or the manifest not written
+        SyntaxDataError: a file cannot be read, or the manifest cannot be written
     """
     folder = Path(folder)
     with locked(folder / MANIFEST):
         try:
             before = Manifest.read(folder)
-        except SyntaxDataError:  # damaged: what is made now is known all the same
+        except SyntaxDataError:  # a damaged manifest is replaced by one of the new files
             before = None
         files = dict(before.files) if before is not None else {}
         files |= {name: entry_of(folder / name) for name in names if (folder / name).is_file()}

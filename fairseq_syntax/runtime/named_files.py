@@ -1,4 +1,4 @@
-"""Systems as users write them, ``[NAME=]FILE[,FILE…]``: spaces between systems, commas within one."""
+"""Systems on the command line, ``[NAME=]FILE[,FILE…]``: spaces separate systems, commas the files of one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def files_of(text: str) -> list[str]:
-    """The files of ``FILE[,FILE…]``; a path that exists is one file, whatever is in its name.
+    """The files in ``FILE[,FILE…]``. An existing path is one file, even if its name contains commas.
 
     Raises:
-        SyntaxDataError: there is none
+        SyntaxDataError: there is no file
     """
     files = [text] if os.path.exists(text) else [path for path in text.split(",") if path]
     if not files:
@@ -22,11 +22,11 @@ def files_of(text: str) -> list[str]:
 
 
 def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, list[str]]:
-    """Name and files of ``[NAME=]FILE[,FILE…]``.
+    """The name and the files in ``[NAME=]FILE[,FILE…]``.
 
     Args:
-        text: as the user wrote it; a path that exists has no name before it
-        name_of: the name where none is written, from the first file
+        text: the argument; an existing path is not taken for a name and a file
+        name_of: returns the default name for the first file
 
     Raises:
         SyntaxDataError: the name or the files are missing
@@ -43,14 +43,14 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
 def systems_by_name(
     texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """The files of each system, by its name.
+    """The files of each system, by name.
 
     Args:
         texts, name_of: as in :func:`named_files`
-        others: names that other systems have
+        others: the names of other systems
 
     Raises:
-        SyntaxDataError: two systems have one name
+        SyntaxDataError: two systems have the same name
     """
     systems: dict[str, list[str]] = {}
     for name, files in (named_files(text, name_of) for text in texts):
@@ -63,10 +63,10 @@ def systems_by_name(
 def file_by_name(
     texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, str]:
-    """As :func:`systems_by_name`, where a system is one file.
+    """Like :func:`systems_by_name`, for systems that are single files.
 
     Raises:
-        SyntaxDataError: two systems have one name, or one has several files
+        SyntaxDataError: two systems have the same name, or a system has several files
     """
     systems = systems_by_name(texts, name_of, others)
     for name, files in systems.items():
@@ -76,6 +76,6 @@ def file_by_name(
 
 
 def model_name(path: str) -> str:
-    """The default name of a model: that of its checkpoint's folder, or of its exported folder."""
+    """The default name of a model: the name of its checkpoint's folder or of the exported folder."""
     whole = Path(path).resolve()
     return (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem

@@ -1,8 +1,8 @@
-"""Long steps in parts, which any process makes in any order: :func:`map_parts`.
+"""Long steps in parts, which processes make in any order: :func:`map_parts`.
 
-The source of a step is cut into *parts*, each made by itself and written atomically, and all of them merged at the end.
-Each part has the fingerprint of what it was made from, and a digest of its content. A run that was killed resumes with
-the parts that are missing, and the bytes of the result are those of one uninterrupted run.
+The source of a step is divided into *parts*. Each part is made and written atomically, and all parts are merged at the
+end. A part records a fingerprint of what it was made from and a digest of its content. A killed run resumes with the
+missing parts, and the result has the same bytes as that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 Task = TypeVar("Task")
 Span = tuple[int, int]  # lines [start, end) of the text
-Note = dict[str, Any]  # JSON
-Made = tuple[Note, bytes]  # what a part holds
+Note = dict[str, Any]  # JSON values
+Made = tuple[Note, bytes]  # the content of a part
 
 
 class Outcome(NamedTuple):
-    """The result of :func:`map_parts`: the step's note, and whether the step had been done before."""
+    """The result of :func:`map_parts`: the step's note, and whether the step was already done."""
 
     note: Note
     was_done: bool
@@ -54,38 +54,39 @@ def map_parts(
     again: bool = False,
     hint: str = FEWER_WORKERS,
 ) -> Outcome:
-    """Makes a step in parts, unless it is done.
+    """Make a step in parts, unless it is done.
 
     Args:
-        source: the parts' spans of lines and what each is made from, in the order of the text; read in this process
+        source: the line spans of the parts with their inputs, in the order of the text; read in this process
         make: makes the note and the body of a part, in any process; see :func:`.workers.in_workers`
-        merge: writes the step's outputs from the parts, and returns a note for its record
-        part_lines: lines of a part, which its fingerprint holds
-        total: lines of the text, for the progress bar, where they are known
-        workers, method, hint: as of :func:`.workers.in_workers`
-        replace: False: neither outputs nor parts of another step are to be removed
-        again: make it though it is done
+        merge: writes the step's outputs from the parts, and returns a note for the record
+        part_lines: the number of lines per part, which is part of the fingerprint
+        total: the number of lines in the text, for the progress bar, if known
+        workers, method, hint: as in :func:`.workers.in_workers`
+        replace: whether outputs and parts of other steps may be removed
+        again: repeat the step even if it is done
 
     Raises:
-        SyntaxDataError: bad input, a worker was killed, something cannot be written or is not to be replaced
+        SyntaxDataError: an input is invalid, a worker was killed, or an output cannot be written or must not be
+            replaced
     """
     parts = Parts.of(step, part_lines)
     with step.making(replace=replace) as record:
         if record is not None and not again:
-            parts.remove()  # which a run that was killed after its last commit left
+            parts.remove()  # left by a run that was killed after its last commit
             return Outcome(record["note"], True)
         parts.make_folder()
         try:
             if total is not None and isinstance(workers, int):
                 workers = min(workers, -(-total // part_lines))
             made = make_parts(parts, source, make, total=total, workers=workers, method=method, hint=hint)
-            step.begin()  # only now: until here the outputs of an earlier run stay valid
-            note: Note = json.loads(json.dumps(merge(made) or {}))  # as the record will give it
+            step.begin()  # only now, so that the outputs of an earlier run stay valid until here
+            note: Note = json.loads(json.dumps(merge(made) or {}))  # as it will be read from the record
             step.finish(note)
             parts.remove(of_all_jobs=replace)
             return Outcome(note, False)
         except BaseException:
-            with suppress(OSError):  # it has parts for the next run
+            with suppress(OSError):  # it contains parts for the next run
                 parts.folder.rmdir()
             raise
 
@@ -100,7 +101,7 @@ def make_parts(
     method: str = "fork",
     hint: str = FEWER_WORKERS,
 ) -> MadeParts:
-    """Makes the parts of a source that are missing; see :func:`map_parts`."""
+    """Make the missing parts of a source; see :func:`map_parts`."""
     spans: list[Span] = []
     done = 0
 
@@ -115,7 +116,7 @@ def make_parts(
                 yield span, task
 
     def show(share: float = 0.0) -> None:
-        """Moves the bar to what is done, and, in this process, to a share of the part that is being made."""
+        """Move the bar to the finished parts plus, in this process, the finished share of the current part."""
         within = int(share * (spans[-1][1] - spans[-1][0])) if spans else 0
         bar.update(max(0, done + within - bar.n))
 
@@ -128,7 +129,7 @@ def make_parts(
 
 
 def _make_part(parts: Parts, make: Callable[[Task], Made], job: tuple[Span, Task]) -> Span:
-    """Makes and commits a part; a function of the module, so that worker processes can unpickle it."""
+    """Make and commit a part; at module level, so that worker processes can unpickle it."""
     span, task = job
     parts.check_folder()
     note, body = make(task)
@@ -138,13 +139,13 @@ def _make_part(parts: Parts, make: Callable[[Task], Made], job: tuple[Span, Task
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a file that is being made: a folder of them beside it, ``NAME.parts``.
+    """The parts of a file that is being made, in the folder ``NAME.parts`` next to it.
 
-    A part has its fingerprint in its name, so that those of several jobs lie beside each other.
+    The name of a part contains its fingerprint, so the folder can contain the parts of several jobs.
 
     Args:
         output: the file
-        fingerprint: of all that it is made from, and of how it is cut
+        fingerprint: the fingerprint of its inputs and of its division into parts
     """
 
     output: Path
@@ -152,26 +153,26 @@ class Parts:
 
     @classmethod
     def of(cls, step: Step, part_lines: int) -> Parts:
-        """The parts that a step is made in, of so many lines each."""
+        """The parts of a step, with the given number of lines each."""
         return cls(step.outputs[0].absolute(), fingerprint(step.made_from, part_lines))
 
     @property
     def folder(self) -> Path:
-        """The folder of the parts until they are merged: next to the file, or, for a pipe or a device, in ``/tmp``.
+        """The folder of the parts until they are merged: next to the file or, for a pipe or a device, in ``/tmp``.
 
-        There it is named by the fingerprint, so that a later run of the same job finds it.
+        In ``/tmp``, its name contains the fingerprint, so that a later run of the same job finds it.
         """
         if not is_replaced(self.output):
             return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
         return self.output.with_name(self.output.name + ".parts")
 
     def path(self, span: Span) -> Path:
-        """The file of a part, which is named by its lines [start, end) and what it is made from."""
-        # Twelve digits tell jobs apart; the part's first line has the whole fingerprint.
+        """The file of a part, whose name contains its lines [start, end) and the fingerprint."""
+        # Twelve digits distinguish jobs; the part's first line contains the whole fingerprint.
         return self.folder / f"{span[0]:012d}-{span[1]:012d}.{self.fingerprint[:12]}.part"
 
     def is_whole(self, span: Span) -> bool:
-        """Whether the part exists and is intact; a damaged one is to be made again."""
+        """Whether the part exists and is intact."""
         header, body = self._read(span)
         if header == self._header(span, body):
             return True
@@ -180,22 +181,22 @@ class Parts:
         return False
 
     def make_folder(self, spans: Iterable[Span] | None = None) -> None:
-        """Makes the folder, and removes what killed runs left of parts there.
+        """Create the folder, and remove incomplete parts of killed runs.
 
         Args:
-            spans: of the parts that this run makes, where others are being made beside it
+            spans: the parts of this run, if other processes make parts in the same folder
 
         Raises:
-            SyntaxDataError: it cannot be made
+            SyntaxDataError: the folder cannot be created
         """
         make_folder(self.folder)
         remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
 
     def check_folder(self) -> None:
-        """Checks, before a part is made, that its folder is there.
+        """Check that the folder exists before a part is made.
 
         Raises:
-            SyntaxDataError: it is not, as on a machine that does not share its disks
+            SyntaxDataError: it does not, for example on a machine that does not share the disk
         """
         if not self.folder.is_dir():
             raise SyntaxDataError(
@@ -205,12 +206,12 @@ class Parts:
             )
 
     def commit(self, span: Span, body: bytes) -> None:
-        """Writes a part. Raises SyntaxDataError where that fails."""
+        """Write a part. Raises SyntaxDataError if it cannot be written."""
         with atomic_open_binary(self.path(span), leftovers=False) as file:
             file.write(self._header(span, body) + body)
 
     def body(self, span: Span) -> bytes:
-        """The content of a part that is whole. Raises SyntaxDataError if it has changed since."""
+        """The body of an intact part. Raises SyntaxDataError if it has changed."""
         header, body = self._read(span)
         if header != self._header(span, body):
             message = "changed while it was being merged"
@@ -218,7 +219,7 @@ class Parts:
         return body
 
     def _read(self, span: Span) -> tuple[bytes, bytes]:
-        """The first line of a part and the rest; nothing where there is none."""
+        """The first line of a part and the rest; empty if the part does not exist."""
         try:
             header, end, body = self.path(span).read_bytes().partition(b"\n")
         except FileNotFoundError:
@@ -228,10 +229,10 @@ class Parts:
         return header + end, body
 
     def remove(self, *, of_all_jobs: bool = False) -> None:
-        """Removes the parts of this job, or those of all jobs."""
+        """Remove the parts of this job, or of all jobs."""
         for path in self.folder.glob("*.part" if of_all_jobs else f"*.{self.fingerprint[:12]}.part"):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # where others are left
+        with suppress(OSError):  # if parts of other jobs are left
             self.folder.rmdir()
 
     def _header(self, span: Span, body: bytes) -> bytes:
@@ -241,7 +242,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class MadeParts:
-    """The parts of a text, all of them made: iteration gives each one's note and body, in the order of the text."""
+    """The finished parts of a text; iterates over their notes and bodies, in the order of the text."""
 
     parts: Parts
     spans: list[Span]
@@ -253,7 +254,7 @@ class MadeParts:
 
     @property
     def lines(self) -> int:
-        """The lines of the text."""
+        """The number of lines in the text."""
         return self.spans[-1][1] if self.spans else 0
 
     def notes(self) -> list[Note]:

@@ -1,4 +1,4 @@
-"""The Ray task of :mod:`.ray_workers`: applying a function."""
+"""The Ray task of :mod:`.ray_workers`, which applies a function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 class _Records(logging.Handler):
-    """Collects log records, to be logged where the command was given."""
+    """Collects log records, to be logged in the process that runs the command."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -26,13 +26,13 @@ class _Records(logging.Handler):
 
 
 class Job(NamedTuple):
-    """A function to be applied, and the environment of the process that asks for it.
+    """A function to apply, and the environment of the process that requests it.
 
     Attributes:
-        key: tells one job from another
-        cwd, path: folder and ``sys.path`` of that process
-        version: of this package there
-        work: the function, pickled
+        key: identifies the job
+        cwd, path: the working directory and ``sys.path`` of that process
+        version: the version of this package there
+        work: the pickled function
     """
 
     key: str
@@ -42,14 +42,15 @@ class Job(NamedTuple):
     work: bytes
 
 
-_loaded: tuple[Any, Callable[[Any], Any]] | None = None  # the job and the GPUs of this process, and its function
+_loaded: tuple[Any, Callable[[Any], Any]] | None = None  # the current job and GPUs of this process, and its function
 
 
 def do_task(job: Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[tuple[str, int, str]]]:
-    """Runs a task in Ray; returns the result, or a user error, and the log records.
+    """Run a task in Ray, and return the result or a user error, and the log records.
 
-    The function is loaded at a process's first task of a job, and kept: it may hold a model. A process may be given
-    another GPU for its next task, so it sees all of them (PyTorch looks for them only once) and chooses by itself.
+    The function, which may contain a model, is loaded at a process's first task of a job and kept. Ray may assign
+    another GPU to the next task; as PyTorch detects GPUs only once, the process sees all of them and selects one
+    itself.
     """
     global _loaded
     import ray
@@ -68,8 +69,8 @@ def do_task(job: Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[tupl
 
             torch.cuda.set_device(int(gpus[0]))
         if _loaded is None or _loaded[0] != (job.key, gpus):
-            _loaded = None  # before the next is loaded, as both may not fit
-            # A parser's module and a folder may be named relative to where the command was given.
+            _loaded = None  # freed before the next is loaded, since both may not fit into memory
+            # Modules and folders may be relative to the working directory of the command.
             with suppress(OSError):
                 os.chdir(job.cwd)
             sys.path += [entry for entry in job.path if entry not in sys.path]

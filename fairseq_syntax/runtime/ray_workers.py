@@ -1,8 +1,7 @@
-"""Workers of a Ray cluster: tasks and commands that Ray places on its nodes.
+"""Workers on a Ray cluster: tasks and commands that Ray schedules on its nodes.
 
-Ray decides where a task runs, and runs it again where a worker or a machine is lost. Whatever makes a part writes it
-atomically (``runtime/jobs.py``): done twice, it is there once, and with the same bytes. Only this module and
-:mod:`.ray_node` import Ray, and do so when workers are wanted.
+Ray repeats a task if its worker or machine is lost. Parts are written atomically (``runtime/parts.py``), so repeating a
+task does no harm. Only this module and :mod:`.ray_node` import Ray, and only when workers are requested.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from fairseq_syntax.runtime.workers import Pool, Workers, cores
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_REACH = 15
-ATTEMPTS = 5  # of a task whose workers are lost: then it is the task that is at fault, and not the machines
+ATTEMPTS = 5  # after so many lost workers, the task is at fault rather than the machines
 SECONDS_OF_SILENCE = 30.0
 _PORT = 6379  # Ray's default
-# A cluster's head speaks gRPC: HTTP/2, whose servers answer this greeting by a frame of settings, of type 4.
+# A cluster's head speaks gRPC over HTTP/2; servers answer this preface with a SETTINGS frame (type 4).
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 
 
@@ -41,7 +40,7 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 
 
 def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
-    """Adds ``--ray`` and, for work that can use a GPU, ``--gpus-per-worker`` to a parser or a group of options."""
+    """Add ``--ray`` and, for work that can use GPUs, ``--gpus-per-worker`` to a parser or a group of options."""
     parser.add_argument(
         "--ray",
         nargs="?",
@@ -62,15 +61,15 @@ def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
 def chosen_workers(
     args: argparse.Namespace, *, count: int | None, cpus: int = 1, gpus: float = 0.0
 ) -> AbstractContextManager[Workers | int]:
-    """The workers that the options choose: processes of this machine, or with ``--ray`` those of a cluster.
+    """The workers selected by the options: processes on this machine or, with ``--ray``, workers on a cluster.
 
     Args:
-        count: of them; None for one process, or for as many as the cluster has room for
-        cpus: of each
-        gpus: of each, unless ``--gpus-per-worker`` says otherwise
+        count: the number of workers; None for one process, or as many as fit the cluster
+        cpus: CPUs per worker
+        gpus: GPUs per worker, unless ``--gpus-per-worker`` is given
 
     Raises:
-        SyntaxDataError: Ray is not installed or not to be reached, or its options without it
+        SyntaxDataError: Ray is not installed or cannot be reached, or its options are given without ``--ray``
     """
     gpus_per_worker = getattr(args, "gpus_per_worker", None)
     if args.ray is None:
@@ -85,38 +84,38 @@ def chosen_workers(
 
 
 class RayWorkers:
-    """Workers of a Ray cluster; made by :meth:`connected`.
+    """Workers on a Ray cluster; use :meth:`connected`.
 
     Args:
-        address: ``HOST:PORT``; None for a cluster of this process alone
-        count: of workers; None for as many as there is room for when the work begins
-        cpus, gpus: of each
+        address: ``HOST:PORT``; None to start a cluster for this process
+        count: the number of workers; None for as many as fit when the work begins
+        cpus, gpus: CPUs and GPUs per worker
     """
 
     def __init__(self, address: str | None, count: int | None, cpus: int, gpus: float) -> None:
         self.address, self.count, self.cpus, self.gpus = address, count, cpus, gpus
         self._ray: Any = None
-        self._commands: list[Any] = []  # that are running, by Ray's references
+        self._commands: list[Any] = []  # Ray's references of running commands
         self._cancelled = False
-        self._is_ours = False  # the connection
+        self._is_ours = False  # whether this process has opened the connection
 
     @classmethod
     @contextmanager
     def connected(
         cls, address: str | None = None, *, count: int | None = None, cpus: int = 1, gpus: float = 0.0
     ) -> Iterator[RayWorkers]:
-        """Workers, as long as the block lasts; Ray itself is called when there is something to do.
+        """A context that yields workers; Ray is connected when they are first used.
 
         Raises:
-            SyntaxDataError: Ray is not installed, or nothing answers at the address
+            SyntaxDataError: Ray is not installed, or the address does not answer
         """
         if importlib.util.find_spec("ray") is None:
             raise SyntaxDataError("Ray is not installed", hint="pip install 'fairseq-syntax[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_task_oom_retries", str(ATTEMPTS - 1))  # for ever by default
+        os.environ.setdefault("RAY_task_oom_retries", str(ATTEMPTS - 1))  # unlimited by default
         address = address or os.environ.get("RAY_ADDRESS")
         if address == "local":
-            address = None  # Ray's word for one that is started here
+            address = None  # Ray's name for a cluster that is started here
         elif address and address != "auto":
             _reach(address)
         else:
@@ -130,16 +129,16 @@ class RayWorkers:
 
     @contextmanager
     def pool(self, work: Callable[[Any], Any], hint: str) -> Iterator[Pool]:
-        """Workers that apply one function; see :func:`fairseq_syntax.runtime.workers.in_workers`.
+        """A pool that applies one function; see :func:`fairseq_syntax.runtime.workers.in_workers`.
 
         Raises:
-            SyntaxDataError: a task that lost every worker, a cluster that cannot be used, or versions that differ
+            SyntaxDataError: a task lost all its workers, the cluster is unusable, or versions differ
         """
         pool = _RayPool(self.connect(), work, self)
         try:
             yield pool
         except pool.ray.exceptions.RayTaskError:
-            raise  # a defect, with the traceback of the worker
+            raise  # a defect; the error contains the worker's traceback
         except pool.ray.exceptions.RayError as error:
             message = f"{ATTEMPTS} workers were lost over the same part, usually for want of memory"
             raise SyntaxDataError(message, hint=hint) from error
@@ -149,15 +148,15 @@ class RayWorkers:
     def command(
         self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], log: str, output: str | None = None
     ) -> int:
-        """Runs a command on some node of the cluster, again on another if that one is lost.
+        """Run a command on a node of the cluster, and again on another if the node is lost. Thread-safe.
 
-        Arguments as of :func:`.commands.run_command`; it ends when this process does. For several threads at once.
+        The arguments are those of :func:`.commands.run_command`. The command ends when this process does.
 
         Returns:
-            its exit status
+            the exit status
 
         Raises:
-            SyntaxDataError: it lost every node
+            SyntaxDataError: all attempts lost their nodes
         """
         ray = self.connect()
         remote = ray.remote(run_command)
@@ -178,13 +177,13 @@ class RayWorkers:
             self._commands.remove(reference)
 
     def cancel(self) -> None:
-        """Ends the commands that are running, in whatever threads."""
+        """End the running commands of all threads."""
         self._cancelled = True
         for reference in list(self._commands):
             self._ray.cancel(reference, force=True)
 
     def connect(self) -> Any:
-        """Connects to the cluster unless that is done; to be called before threads use it. Raises SyntaxDataError.
+        """Connect to the cluster, unless already connected; call this before threads use it. Raises SyntaxDataError.
 
         Returns:
             the module ``ray``
@@ -212,17 +211,17 @@ class RayWorkers:
         return ray
 
     def _here(self) -> dict[str, Any]:
-        """Ray's options of a cluster that is started here."""
+        """Ray's options for a cluster that is started here."""
         return {
             "address": "local",
             "num_cpus": max(cores(), (self.count or 1) * self.cpus),
             "include_dashboard": False,
-            "object_store_memory": 256 << 20,  # for texts on their way
+            "object_store_memory": 256 << 20,  # for texts in transit
             "_node_ip_address": "127.0.0.1",
         }
 
     def room(self) -> int:
-        """The number of workers that the cluster has room for now."""
+        """The number of workers that currently fit the cluster."""
         resources = self._ray.cluster_resources()
         places = [int(resources.get("CPU", 0) // self.cpus)]
         if self.gpus:
@@ -231,11 +230,11 @@ class RayWorkers:
 
 
 class _RayPool:
-    """Tasks of Ray that apply one function, which a process of the cluster loads once."""
+    """Ray tasks that apply one function, which each process of the cluster loads once."""
 
     def __init__(self, ray: Any, work: Callable[[Any], Any], workers: RayWorkers) -> None:
         self.ray = ray
-        # One task a worker: Ray would run what waits for a worker on more of them than the user wants.
+        # One task per worker, since Ray would run waiting tasks on more workers than requested.
         self.window = workers.count or 2 * workers.room() + 1
         self._wanted = f"{workers.cpus} CPU" + (f" and {workers.gpus:g} GPU" if workers.gpus else "")
         self._pending: set[Any] = set()
@@ -247,7 +246,7 @@ class _RayPool:
         options: dict[str, Any] = {"num_cpus": workers.cpus, "num_gpus": workers.gpus, "max_retries": ATTEMPTS - 1}
         if workers.gpus:  # see do_task
             options["runtime_env"] = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
-        # max_calls: else Ray ends a process after each task on a GPU, and the model is loaded anew.
+        # max_calls: otherwise Ray ends a process after each GPU task, and the model would be reloaded.
         self._task = ray.remote(max_calls=0)(do_task).options(**options)
 
     def submit(self, task: Any) -> Any:
@@ -274,7 +273,7 @@ class _RayPool:
         return result
 
     def cancel(self) -> None:
-        """Ends what is under way."""
+        """Cancel the running tasks."""
         for reference in self._pending:
             with suppress(self.ray.exceptions.RayError):
                 self.ray.cancel(reference, force=True)
@@ -284,10 +283,10 @@ class _RayPool:
 
 
 def _reach(address: str) -> None:
-    """Checks that a Ray cluster answers at ``HOST:PORT``, which Ray itself would try for minutes.
+    """Check that a Ray cluster answers at ``HOST:PORT``, since Ray itself would try for minutes.
 
     Raises:
-        SyntaxDataError: it does not, or the address is of another kind
+        SyntaxDataError: it does not answer, or the address is invalid
     """
     host, colon, port = address.rpartition(":")
     if "://" in address or (colon and not port.isdigit()):
@@ -308,12 +307,12 @@ def _reach(address: str) -> None:
             f"no Ray cluster is reached at {host}:{number}: {reason}", hint="ray status, on a node of the cluster"
         )
     if host in ("localhost", "127.0.0.1"):
-        # Ray would go to this machine's own address instead, where a cluster on the loopback interface does not listen.
+        # Ray would use this machine's network address, where a cluster on the loopback interface does not listen.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def _running_here() -> str | None:
-    """The address of the cluster that was last started on this machine, if it answers: Ray keeps it in a file."""
+    """The address of the cluster last started on this machine, from Ray's file, if it answers."""
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray")
     with suppress(OSError, SyntaxDataError):
         address = (folder / "ray_current_cluster").read_text("utf-8").strip()

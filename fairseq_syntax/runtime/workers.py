@@ -1,4 +1,4 @@
-"""Worker pools: one function applied to many tasks, here, in other processes, or on a cluster."""
+"""Worker pools, which apply a function to many tasks in this process, in others, or on a cluster."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-# When a worker is killed: an interrupted step resumes, and fewer workers need less memory.
+# The hint if a worker is killed: an interrupted step resumes, and fewer workers need less memory.
 FEWER_WORKERS = "run the command again with fewer workers: it continues"
 
 
 def cores() -> int:
-    """The cores that this process may use: fewer than the machine has under ``taskset`` or in a Slurm job."""
+    """The number of cores that this process may use, for example under ``taskset`` or in a Slurm job."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Pool(Protocol):
-    """Workers that are applying one function.
+    """Workers that apply one function.
 
     Attributes:
-        window: tasks submitted at a time: enough to keep all workers busy, so that their source is not read ahead
+        window: the maximum number of submitted tasks, which keeps all workers busy without reading far ahead
     """
 
     window: int
 
     def submit(self, task: Any) -> Any:
-        """Begins a task; returns a handle of its result."""
+        """Submit a task, and return a handle for its result."""
         ...
 
     def take(self, pending: list[Any]) -> Any:
-        """Waits for one of the handles, removes it, and returns its result or raises what the task raised."""
+        """Wait for any of the handles, remove it, and return its result or raise its exception."""
         ...
 
 
@@ -50,7 +50,7 @@ class Workers(Protocol):
     """A pool of remote workers, such as :class:`fairseq_syntax.runtime.ray_workers.RayWorkers`."""
 
     def pool(self, work: Callable[[Any], Any], hint: str) -> AbstractContextManager[Pool]:
-        """Workers that apply ``work``. A task whose worker is lost is done again, so maybe more than once."""
+        """A pool that applies ``work``. A task whose worker is lost is repeated, so it may run several times."""
         ...
 
 
@@ -62,18 +62,18 @@ def in_workers(
     method: str = "fork",
     hint: str = FEWER_WORKERS,
 ) -> Iterator[Result]:
-    """Applies a function to tasks and yields its results as they come, in any order.
+    """Apply a function to tasks, and yield the results in the order of completion.
 
-    Only a few tasks are under way at a time, so their source is not read ahead. Worker processes end with this one,
-    however it ends.
+    Only a few tasks are submitted at a time, so their source is not read far ahead. Worker processes end with this one,
+    even if it is killed.
 
     Args:
-        work: a function, or a picklable callable that loads what it needs (a model, say) at its first call: each worker
-            gets one copy of it, and keeps that for all its tasks
-        tasks: read in this process
-        workers: the number of processes, where 1 is this process alone; or a pool of remote workers
-        method: how processes are started; ``spawn`` where threads or devices forbid ``fork``
-        hint: what to do when a worker is killed
+        work: a function, or a picklable callable that loads its resources (such as a model) at the first call; each
+            worker has one copy, which it keeps for all its tasks
+        tasks: the tasks, read in this process
+        workers: the number of processes (1 for this process alone), or a pool of remote workers
+        method: the start method of processes; ``spawn`` if threads or devices forbid ``fork``
+        hint: the hint for the user if a worker is killed
 
     Raises:
         SyntaxDataError: a worker was killed
@@ -84,7 +84,7 @@ def in_workers(
         return
     tasks = iter(tasks)
     if not (first := list(islice(tasks, 1))):
-        return  # and no worker is started
+        return  # without starting workers
     opened: AbstractContextManager[Pool]
     if isinstance(workers, int):
         opened = _processes(work, workers, method, hint)
@@ -101,7 +101,7 @@ def in_workers(
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """Calls a function of a C++ library in another thread, so that Ctrl-C need not wait for its end."""
+    """Call a function of a C++ library in another thread, so that Ctrl-C does not have to wait for it."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -115,17 +115,17 @@ def interruptible(work: Callable[[], Result]) -> Result:
     try:
         return future.result()
     except KeyboardInterrupt:
-        # Where the library has called Python, it must not be within that call when Python ends.
+        # If the library calls back into Python, it must not be inside that call when Python exits.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         thread.join(0.5)
         raise
 
 
 class _Processes:
-    """A pool of processes of this machine, as a :class:`Pool`."""
+    """A :class:`Pool` of processes on this machine."""
 
     def __init__(self, executor: ProcessPoolExecutor, count: int) -> None:
-        self.window = 2 * count + 1  # for each worker one task under way and one that waits
+        self.window = 2 * count + 1  # one running and one waiting task per worker
         self._executor = executor
 
     def submit(self, task: Any) -> Future[Any]:
@@ -139,14 +139,14 @@ class _Processes:
 
 @contextmanager
 def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -> Iterator[Pool]:
-    """A pool of processes that apply ``work``; they end with the block, or with this process."""
+    """A context with a pool of processes that apply ``work``; they end with the block or with this process."""
     context = get_context(method)
     ends, end = context.Pipe(duplex=False)
-    # Not multiprocessing.Pool, which waits for ever for the result of a worker that was killed.
+    # Not multiprocessing.Pool, which waits forever for the result of a killed worker.
     executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends))
     try:
         yield _Processes(executor, count)
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the tasks under way
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the running tasks
         end.send(None)
         raise
     except BrokenProcessPool as error:
@@ -156,17 +156,17 @@ def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -
         executor.shutdown(cancel_futures=True)
 
 
-_work: Callable[[Any], Any] | None = None  # of this process, where it is a worker
+_work: Callable[[Any], Any] | None = None  # the function of this process if it is a worker
 
 
 def _start_worker(work: Callable[[Any], Any], ends: connection.Connection) -> None:
-    """Prepare a worker process: keep its function, and end it when its parent ends or says so."""
+    """Prepare a worker process: store its function, and end the process when its parent ends or requests it."""
     global _work
     _work = work
     parent = parent_process()
     if parent is not None:
-        # A parent that is killed cannot tell its workers, and they would wait for work for ever.
-        # What it sends to end them is not read, so that all of them see it.
+        # A killed parent cannot notify its workers, which would wait for work forever.
+        # The message that ends them is not consumed, so that all of them see it.
         watch = threading.Thread(target=lambda: (connection.wait([parent.sentinel, ends]), os._exit(1)), daemon=True)
         watch.start()
 
