@@ -1,4 +1,4 @@
-"""Patches of fairseq, applied once, when this package is registered (:func:`install`)."""
+"""Patches of fairseq, applied once when this package is registered (:func:`install`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def install() -> None:
-    """Patch fairseq."""
+    """Apply all patches."""
     from fairseq_syntax.compat import checkpoints, hub, models, processes
 
     checkpoints.install()
@@ -19,10 +19,10 @@ def install() -> None:
 
 @contextmanager
 def unchanged_logging() -> Iterator[None]:
-    """Leave logging as it was: importing fairseq's speech tasks and models configures it, down to DEBUG."""
+    """A context that restores logging, which importing fairseq's speech tasks and models configures down to DEBUG."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
-    # Notices about optional packages that nothing here uses.
+    # Notices about optional packages that are not used here.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     try:
         yield

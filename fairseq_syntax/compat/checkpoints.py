@@ -20,7 +20,7 @@ _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 
 def install() -> None:
-    """Let fairseq load what it saves, tell damage, write whole files, and show the task what training goes on from."""
+    """Make fairseq load what it saves, detect damage, write atomically, and let the task check resumed checkpoints."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
     from fairseq.trainer import Trainer
@@ -35,8 +35,8 @@ def install() -> None:
     class WholeCopies(PathManager):
         """fairseq's file operations, with atomic copies.
 
-        fairseq writes one checkpoint atomically, and copies it over ``checkpoint_last.pt`` and
-        ``checkpoint_best.pt``, of which a kill would leave a part.
+        fairseq writes a checkpoint atomically, but copies it to ``checkpoint_last.pt`` and ``checkpoint_best.pt``,
+        which a kill would leave incomplete.
         """
 
         @staticmethod
@@ -49,12 +49,12 @@ def install() -> None:
 
     @functools.wraps(save)
     def save_from_the_start(obj: Any, f: Any) -> None:
-        """Make a second attempt to save overwrite the first: fairseq appends it to the partial file."""
+        """Make a second attempt to save overwrite the first; fairseq would append to the partial file."""
         if isinstance(f, str) or not f.seekable():
             save(obj, f)
             return
         start = f.tell()
-        for seconds in (2.5, 2.5, None):  # fairseq's three attempts, and its pauses between them
+        for seconds in (2.5, 2.5, None):  # three attempts with pauses, as in fairseq
             try:
                 torch.save(obj, f)
                 return
@@ -67,20 +67,20 @@ def install() -> None:
 
     @functools.wraps(load)
     def load_checked(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Verify the archive's CRCs whenever fairseq reads a checkpoint: PyTorch does not."""
+        """Verify the archive's CRCs whenever fairseq reads a checkpoint, since PyTorch does not."""
         local = PathManager.get_local_path(path)
         check_archive(local)
         try:
             return load(path, *args, **kwargs)
         except Exception:
-            without_numbers(local)  # says what is wrong with the file, if it is the file
+            without_numbers(local)  # explains the error if the file causes it
             raise
 
     @functools.wraps(go_on)
     def ask_the_task(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         """Let the task check the checkpoint from which training resumes or starts (``--finetune-from-model``).
 
-        fairseq's trainer keeps the state of the task in checkpoints and shows it to nobody.
+        fairseq's trainer stores the task's state in checkpoints but does not let the task check it.
         """
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
@@ -88,7 +88,7 @@ def install() -> None:
         try:
             return go_on(self, filename, *args, **kwargs)
         except Exception as error:
-            cause = error.__context__  # what PyTorch says; fairseq's own error says only that it failed
+            cause = error.__context__  # PyTorch's error, since fairseq's only says that loading failed
             if not isinstance(cause, RuntimeError) or "loading state_dict" not in str(cause):
                 raise
             details = [line.strip() for line in str(cause).splitlines()[1:] if line.strip()]
@@ -98,7 +98,7 @@ def install() -> None:
                 hint="use its dictionaries; a system with additional parameters must be trained from scratch",
             ) from error
 
-    checkpoint_utils.PathManager = WholeCopies  # of this module of fairseq alone
+    checkpoint_utils.PathManager = WholeCopies  # only in this module of fairseq
     checkpoint_utils._torch_persistent_save = save_from_the_start
     checkpoint_utils.load_checkpoint_to_cpu = load_checked
     Trainer.load_checkpoint = ask_the_task
@@ -107,15 +107,15 @@ def install() -> None:
 def _allow_types() -> None:
     """Let ``torch.load(weights_only=True)`` rebuild the types that fairseq saves: options, metrics, optimizer state.
 
-    Each entry was found necessary: options are a Namespace or an omegaconf tree; ``--eval-bleu`` logs numpy counts;
-    a resume on a rank above 0 receives placeholders. None of them runs code when it is loaded.
+    All entries are necessary: options are a Namespace or an omegaconf tree, ``--eval-bleu`` logs NumPy counts, and
+    resuming on a rank above 0 receives placeholders. None of these types runs code when loaded.
     """
     from fairseq.distributed.utils import _TensorPlaceholder
     from omegaconf import DictConfig, ListConfig
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode
 
-    # What rebuilds NumPy's arrays and numbers, under its name before NumPy 2 and since: a checkpoint may have either.
+    # The functions that rebuild NumPy arrays and scalars, under their names before and since NumPy 2.
     rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
     arrays: list[Any] = [np.ndarray, np.dtype, *numpy_names, np.dtypes.Int64DType, np.dtypes.Float64DType]
@@ -125,13 +125,13 @@ def _allow_types() -> None:
 
 
 def without_numbers(path: str) -> dict[str, Any]:
-    """Load a checkpoint, memory-mapped. Raises SyntaxDataError if it is none, or a part of one."""
+    """Load a checkpoint, memory-mapped. Raises SyntaxDataError if it is invalid or incomplete."""
     try:
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:  # of PyTorch before 1.6, as a whole
+        except RuntimeError:  # files of PyTorch before 1.6 cannot be memory-mapped
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what unpickling meets in a damaged file may be any
+    except Exception as error:  # unpickling a damaged file can raise anything
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         foreign = next((line for line in lines if "Unsupported global" in line or "Unsupported class" in line), None)
         if foreign is not None:
@@ -147,7 +147,7 @@ def check_archive(path: str | os.PathLike[str]) -> None:
     """Verify the CRCs of a checkpoint's archive; files from before PyTorch 1.6 have none.
 
     Raises:
-        SyntaxDataError: a record is not what its CRC says, or the archive has no end
+        SyntaxDataError: a CRC does not match, or the archive is truncated
     """
     try:
         with open(path, "rb") as file:
@@ -155,7 +155,7 @@ def check_archive(path: str | os.PathLike[str]) -> None:
                 return
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except Exception as error:  # what is met in a damaged archive may be any
+    except Exception as error:  # reading a damaged archive can raise anything
         raise SyntaxDataError(f"no checkpoint that can be read: {error}", path=path, hint=_EARLIER) from error
     if damaged is not None:
         raise SyntaxDataError(f"is damaged: the checksum of {damaged} is wrong", path=path, hint=_EARLIER)

@@ -17,7 +17,7 @@ from fairseq_syntax.runtime.files import read_lines
 
 
 def install() -> None:
-    """Make ``--encoder-embed-path`` accept files without a header line; fairseq skips their first word."""
+    """Make ``--encoder-embed-path`` accept files without a header, of which fairseq would skip the first word."""
     from fairseq import utils
 
     utils.parse_embedding = parse_embedding
@@ -27,7 +27,7 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
     """Read word vectors from a file, whose first line may be a header with their number and size.
 
     Raises:
-        SyntaxDataError: a line is not a word and a vector of the size of the first
+        SyntaxDataError: a line is not a word followed by a vector, or the sizes of vectors differ
     """
     vectors: dict[str, Tensor] = {}
     size = None
@@ -47,7 +47,7 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
 
 
 def forget_embedding_files(options: Any) -> None:
-    """Load checkpoints without the files of ``--encoder-embed-path``: they contain the vectors."""
+    """Load checkpoints without the files of ``--encoder-embed-path``, since checkpoints contain the vectors."""
     for name in ("encoder_embed_path", "decoder_embed_path"):
         if getattr(options, name, None):
             with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
@@ -57,7 +57,7 @@ def forget_embedding_files(options: Any) -> None:
 def ignore_syntax(model: nn.Module) -> None:
     """Allow ensembles of fairseq's own models with those of this package.
 
-    The search gives all encoders the same batch, and scoring all models; what knows no ``src_syntax`` is to go without.
+    Search and scoring give all models the same batch; models without the argument ``src_syntax`` do not get it.
     """
     encoder = getattr(model, "encoder", None)
     if encoder is None or "src_syntax" in inspect.signature(encoder.forward).parameters:
@@ -67,7 +67,7 @@ def ignore_syntax(model: nn.Module) -> None:
     def encode_without_syntax(net_input: Mapping[str, Tensor]) -> Any:
         return encode({name: value for name, value in net_input.items() if name != "src_syntax"})
 
-    @functools.wraps(forward)  # those who ask see the names that it takes
+    @functools.wraps(forward)  # keeps the signature, which callers inspect
     def without_syntax(*arguments: Any, src_syntax: Any = None, **inputs: Any) -> Any:
         return forward(*arguments, **inputs)
 
@@ -76,9 +76,10 @@ def ignore_syntax(model: nn.Module) -> None:
 
 
 def name_dropouts(model: nn.Module) -> None:
-    """Make ``--retain-dropout-modules`` find the dropout of this package's modules under the names of fairseq's.
+    """Make ``--retain-dropout-modules`` find dropout in this package's modules under the names of fairseq's classes.
 
-    fairseq looks for the name of the class that a dropout was made in: ``TransformerEncoder``, and not ours.
+    fairseq compares the name of the class that created a dropout module, such as ``TransformerEncoder``, with the
+    option.
     """
     from fairseq.models.transformer import transformer_decoder, transformer_encoder
     from fairseq.modules import FairseqDropout

@@ -1,4 +1,4 @@
-"""Changes to fairseq's processes: several without a GPU, successive trainings in one, and the limit of open files."""
+"""Changes to fairseq's processes: several processes without a GPU, several trainings in one, open files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
 
-OPEN_FILES = 128  # that a training needs
+OPEN_FILES = 128  # needed for training
 
 
 def install() -> None:
-    """Allow several processes without a GPU, and make each training in a process independent of the last."""
+    """Allow several processes without a GPU, and make successive trainings in one process independent."""
     if not torch.cuda.is_available():
         _run_without_gpus()
     _begin_trainings_anew()
 
 
 def _run_without_gpus() -> None:
-    """Make fairseq's commands run in several processes without a GPU, as they do with several.
+    """Make fairseq's commands run in several processes without GPUs, as they do with GPUs.
 
-    fairseq counts processes by GPUs: it stops at an assertion, starts none and ends, or trains once in every process of
-    ``torchrun``; and its default, ``--ddp-backend pytorch_ddp``, names a GPU to PyTorch.
+    fairseq counts GPUs instead of processes: it fails an assertion, starts no process, or trains independently in each
+    process of ``torchrun``. Its default ``--ddp-backend pytorch_ddp`` passes a GPU to PyTorch.
     """
     from fairseq.distributed import utils
     from fairseq.models import distributed_fairseq_model as wrapping
@@ -37,7 +37,7 @@ def _run_without_gpus() -> None:
 
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
         if _start_processes(cfg.distributed_training, cfg.common.tpu):
-            # As fairseq's own, with the processes that are asked for in place of one for each GPU.
+            # Like fairseq's own, with the requested number of processes instead of one per GPU.
             options = cfg.distributed_training
             kwargs["start_rank"], options.distributed_rank = 0, None
             torch.multiprocessing.spawn(
@@ -54,15 +54,15 @@ def _run_without_gpus() -> None:
 
 
 def _start_processes(options: Any, tpu: bool) -> bool:
-    """Complete fairseq's options for several processes on CPUs; returns whether they are still to be started.
+    """Complete fairseq's options for several processes on CPUs; returns whether they still have to be started.
 
     Raises:
-        SyntaxDataError: nothing says how many processes belong to this machine
+        SyntaxDataError: the number of processes on this machine is unknown
     """
     if tpu:
         return False
     launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
-    # A launcher of one process sets them too; that one has nobody to talk to.
+    # A launcher with one process sets them too, but then there is no other process.
     if options.distributed_init_method is None and launched and int(os.environ["WORLD_SIZE"]) > 1:
         options.distributed_init_method = "env://"
         options.distributed_world_size = int(os.environ["WORLD_SIZE"])
@@ -85,10 +85,10 @@ def _start_processes(options: Any, tpu: bool) -> bool:
 
 
 def _begin_trainings_anew() -> None:
-    """Forget the best score of this process's last training, with which fairseq would compare the next one's.
+    """Reset the best validation score of this process, with which fairseq would compare the next training.
 
-    As in a sweep of fairseq-hydra-train, of which the second run would keep no best checkpoint. And whether checkpoints
-    can be written is asked by our task, which knows whether there will be any.
+    Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint. Whether checkpoints can be
+    written is checked by our task instead, which knows whether there will be any.
     """
     from fairseq import checkpoint_utils
 
@@ -109,7 +109,7 @@ def check_open_files() -> None:
     """Raise the limit of open files as far as the system allows.
 
     Raises:
-        SyntaxDataError: it is so low that a worker that loads data would fail at it, for which training waits for ever
+        SyntaxDataError: the limit is so low that a data-loading worker would fail, and training would wait forever
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:

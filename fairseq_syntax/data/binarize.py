@@ -1,4 +1,4 @@
-"""Binarizing: a segmented and parsed text becomes a store of its syntax, next to its token dataset."""
+"""Binarization: writes the syntax of a segmented, parsed text to a store next to its token dataset."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PARSE_SUFFIX = ".conllu"
 
 @dataclass
 class Summary:
-    """A summary of a store, for the log: part of its metadata.
+    """A summary of a store for the log, from its metadata.
 
-    ``label_mass`` adds up, by dependency label, the probability of the arcs (those of the artificial root under
-    ``root``), or the words where there are no arcs.
+    ``label_mass`` is, for each dependency label, the total probability of its arcs (those of the artificial root count
+    as ``root``) or, without arcs, its number of words.
     """
 
     sentences: int
@@ -64,7 +64,7 @@ class Summary:
 
 
 def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None) -> Iterator[ParsedLine]:
-    """The parses of a part, each checked against its line of pieces. Raises SyntaxDataError."""
+    """Yield the parses of a part, each checked against its line of pieces. Raises SyntaxDataError."""
     tokens, parse = text.path, part.path
     for number, (row, line) in enumerate(zip(text.texts(), part.parses(), strict=True), start=part.start + 1):
         pieces = row.split()
@@ -79,7 +79,7 @@ def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None)
             words = segmenter.encode_words([token.form for token in line.tokens], spaces_before(line.tokens))
         elif not any(token.pieces for token in line.tokens):
             words = [[token.form] for token in line.tokens]
-        else:  # by a segmentation that is not here
+        else:  # segmented by a model that is not available
             yield line
             continue
         rest = iter(pieces)
@@ -104,21 +104,20 @@ def binarize(
 ) -> Summary:
     """Write the store of one side of a split.
 
-    It is made in parts: a run that was killed resumes with those that are missing. A store that was made from the same
-    files, dictionary and segmentation with the same labels, beside the same tokens, is left as it is, unless it is
-    damaged.
+    It is made in parts, and a killed run resumes with the missing parts. An intact store that was made from the same
+    files, dictionary, segmentation and labels, for the same tokens, is kept.
 
     Args:
         tokens: the file of pieces that was binarized to tokens
         parse: its CoNLL-U file
-        out: the store's name
-        labels: the inventory; grows unless frozen
-        lang: language of this side
+        out: the path of the store
+        labels: the inventory, which grows unless frozen
+        lang: the language of this side
         dictionary: ``dict.LANG.txt`` of the token dataset
-        workers: processes, or the workers of a cluster; the store depends on neither
+        workers: the number of processes, or the workers of a cluster; the store does not depend on them
 
     Raises:
-        SyntaxDataError: bad input; nothing is written then
+        SyntaxDataError: the input is invalid; nothing is written
     """
     segmenter = segmentation_of(os.path.dirname(tokens) or ".", lang)
     content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
@@ -157,17 +156,17 @@ def binarize(
 def _store_part(
     segmenter: Segmenter | None, names: dict[str, list[str]] | None, with_arcs: bool, parts: tuple[TextPart, ...]
 ) -> Made:
-    """The record batch of a part. Label ids refer to the part's own inventory, which is stored in its note.
+    """Make the record batch of a part. Label ids refer to the part's own inventory, which is stored in its note.
 
     Args:
-        names: of a frozen inventory, whose ids are taken
-        parts: of the pieces and of their parse
+        names: the labels of a frozen inventory, whose ids are used
+        parts: the parts of the pieces and of their parse
     """
     text, parses = parts
     labels = LabelInventory(names, frozen=names is not None)
     stored: list[StoredSentence] = []
     collecting = gc.isenabled()
-    gc.disable()  # a part makes millions of objects and no cycles
+    gc.disable()  # a part creates millions of objects without cycles
     try:
         for line in _checked_parses(text, parses, segmenter):
             with errors_in(parses.path, line.file_line):
@@ -182,7 +181,7 @@ def _store_part(
         with errors_in(text.path):
             batch = pack(stored, with_arcs=with_arcs, first=text.start)
     finally:
-        stored.clear()  # else the collector would look through all of them
+        stored.clear()  # otherwise the collector would search all of them
         if collecting:
             gc.enable()
     note = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
@@ -240,10 +239,10 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
 
 
 def check_segmentation(tokens: Sequence[str], lang: str) -> None:
-    """Check that all files of pieces were segmented by the same model, as far as that was recorded.
+    """Check that all files of pieces were segmented by the same model, if this is recorded.
 
     Raises:
-        SyntaxDataError: one is cut by another: raw text would be cut otherwise than what the model learns from
+        SyntaxDataError: they were not, so raw text would be segmented differently from the training text
     """
     segmenter = segmentation_of(os.path.dirname(tokens[0]), lang) if tokens else None
     if segmenter is None:
@@ -258,7 +257,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
                 "was not finished when segment was interrupted", path=path, hint="give the command again"
             )
         note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
-        # Of a file that has changed since, the record says nothing.
+        # The record does not apply to a file that has changed since.
         if any(note.get(name, value) != value for name, value in here.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(
                 f"was cut by another model than {about}, or into words otherwise",
@@ -268,7 +267,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
 
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
-    """Copy a language's segmentation into the data directory, so that raw text can be translated with that alone."""
+    """Copy a language's segmentation into the data directory, which then suffices to translate raw text."""
     segmenter = segmentation_of(source_dir, lang)
     if segmenter is not None and os.path.abspath(source_dir) != os.path.abspath(data_dir):
         segmenter.save(os.path.join(data_dir, f"segmentation.{lang}"))

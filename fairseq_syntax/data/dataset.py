@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class SideSyntax:
-    """The syntax of one side of a dataset, from one store or several that are concatenated.
+    """The syntax of one side of a dataset, from one or several concatenated stores.
 
     Args:
         stores: one per part of the dataset (``train``, ``train1``, …)
-        repeats: how often each part is repeated in the dataset (``--upsample-primary``)
-        arcs: whether batches bring the parser's distributions
+        repeats: the number of times that each part occurs in the dataset (``--upsample-primary``)
+        arcs: whether batches contain the parser's distributions
     """
 
     def __init__(self, stores: Sequence[SyntaxStore | MemoryStore], repeats: list[int], *, arcs: bool) -> None:
@@ -53,11 +53,11 @@ class SideSyntax:
         return int(self._ends[-1])
 
     def collate(self, ids: Tensor) -> PackedSyntax:
-        """The syntax of the sentences ``ids`` [B], in that order."""
+        """Fetch the syntax of the sentences ``ids`` [B], in this order."""
         numbers = ids.numpy()
-        if len(self.stores) == 1:  # % for a part that --upsample-primary repeats
+        if len(self.stores) == 1:  # % because --upsample-primary may repeat the part
             flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
-        else:  # one fetch for each run of neighbours of one part
+        else:  # one fetch for each run of sentences from one part
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
             seams = np.flatnonzero(np.diff(part)) + 1
@@ -76,12 +76,12 @@ def check_against_tokens(
     """Check that a store belongs to the tokens, dictionary and segmentation of its folder.
 
     Args:
-        sizes: [N] int, lengths of the dataset's sentences, ``</s>`` included
-        labels: the label inventory that the dataset is used with; None does not check it
-        content: fingerprint of the dataset's ``.bin``, where it is known already
+        sizes: [N] int, the lengths of the dataset's sentences, including ``</s>``
+        labels: the label inventory in use; None to skip this check
+        content: the fingerprint of the dataset's ``.bin``, if already known
 
     Raises:
-        SyntaxDataError: the store has other sentences, other lengths, another dictionary or other label ids
+        SyntaxDataError: the number of sentences, their lengths, the dictionary or the label ids differ
     """
     hint = "run fairseq-syntax binarize on this dataset"
     if len(store) != len(sizes):
@@ -99,7 +99,7 @@ def check_against_tokens(
             "with another dictionary",
         ),
     ):
-        recorded = store.metadata.get(key)  # by another program perhaps not
+        recorded = store.metadata.get(key)  # stores by other programs may not record it
         if here and recorded and here != recorded:
             raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
     if labels is not None and store.labels != labels:
@@ -114,11 +114,11 @@ class SyntaxPairDataset(LanguagePairDataset):
     """A language pair whose batches hold ``net_input.src_syntax`` and ``tgt_syntax``; see ``data/batch.py``.
 
     Args:
-        source_syntax, target_syntax: the syntax of each side; None leaves it out
+        source_syntax, target_syntax: the syntax of each side, or None
         other arguments: as in fairseq
 
     Attributes:
-        epoch: in this process, from 1; the loader's workers keep that in which they began
+        epoch: the current epoch of this process, from 1; the loader's workers keep the one in which they started
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SyntaxPairDataset(LanguagePairDataset):
 
     @classmethod
     def of(cls, pair: LanguagePairDataset, **syntax: SideSyntax | None) -> SyntaxPairDataset:
-        """fairseq's dataset with syntax."""
+        """Add syntax to a fairseq dataset."""
         options = ("left_pad_source", "left_pad_target", "align_dataset", "eos", "shuffle", "pad_to_multiple")
         sides = (pair.src, pair.src_sizes, pair.src_dict, pair.tgt, pair.tgt_sizes, pair.tgt_dict)
         return cls(*sides, **{name: getattr(pair, name) for name in options}, **syntax)
@@ -144,8 +144,8 @@ class SyntaxPairDataset(LanguagePairDataset):
     ) -> list[np.ndarray]:
         """fairseq's batches, including the last one.
 
-        fairseq drops a last batch whose size is not a multiple of ``--required-batch-size-multiple``, 8 by default.
-        In fairseq-generate those sentences would stay untranslated, and in training they are always the longest.
+        fairseq drops the last batch if its size is not a multiple of ``--required-batch-size-multiple`` (8 by default).
+        Its sentences, always the longest ones, would not be trained on, or not be translated in fairseq-generate.
         """
         if not len(indices):
             return []
@@ -154,12 +154,12 @@ class SyntaxPairDataset(LanguagePairDataset):
         return [*batches, rest] if len(rest) else batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch: the sentences whose parse is dropped are drawn anew in each."""
+        """Set the epoch, in which other sentences are drawn whose parse is dropped."""
         super().set_epoch(epoch)
         self.epoch = epoch
 
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
-        """fairseq's batch, with the syntax in the batch's own order (fairseq sorts it by length)."""
+        """fairseq's batch with syntax, in the order of the batch (fairseq sorts it by length)."""
         batch = super().collater(samples, pad_to_length)
         if batch and self.source_syntax is not None:
             batch["net_input"]["src_syntax"] = self.source_syntax.collate(batch["id"])

@@ -1,4 +1,4 @@
-"""A binarized data directory: file names, checks of files against their manifest, and the syntax of a split."""
+"""Binarized data directories: file names, checks of files against the manifest, and the syntax of a split."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def segmentation_of(directory: str | os.PathLike[str], lang: str) -> Segmenter |
 
 
 def folder_and_language(prefix: str) -> tuple[str, str]:
-    """Folder and language of a token dataset ``FOLDER/SPLIT.SRC-TGT.LANG``."""
+    """The folder and the language of a token dataset ``FOLDER/SPLIT.SRC-TGT.LANG``."""
     return os.path.dirname(prefix) or ".", prefix.rpartition(".")[2]
 
 
 def language_files(lang: str) -> tuple[str, ...]:
-    """The files of a language that all splits share: dictionary, labels, segmentation."""
+    """The files of a language that all splits share: dictionary, labels and segmentation."""
     model = f"segmentation.{lang}.model"
     return dictionary_path("", lang), labels_path("", lang), segmentation_path("", lang), model
 
 
 def split_files(split: str, source_lang: str, target_lang: str | None, *, combine: bool = False) -> re.Pattern[str]:
-    """The names of the tokens, alignments and stores of a split; with ``combine`` of ``train1`` and so on, too."""
+    """The files of a split: tokens, alignments and stores; with ``combine``, also of ``train1`` and so on."""
     pair, number = re.escape(f"{source_lang}-{target_lang}"), r"\d*" if combine else ""
     return re.compile(rf"{re.escape(split)}{number}(\.align)?\.{pair}\..+\Z")
 
@@ -65,15 +65,15 @@ def file_fingerprint(path: str) -> str:
 
 
 def tokens_fingerprint(prefix: str) -> str | None:
-    """Checksum of a token dataset's ``.bin``; None where there is no such file. Raises SyntaxDataError."""
+    """The checksum of a token dataset's ``.bin``; None if the file does not exist. Raises SyntaxDataError."""
     path = prefix + ".bin"
     return file_checksum(path) if os.path.exists(path) else None
 
 
 def language_pair(path: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Source and target language of a directory, from its dictionaries; None unless there are exactly two.
+    """The source and target language of a directory, from its dictionaries; None unless there are exactly two.
 
-    fairseq looks for a name with one hyphen between the two, and there are languages such as ``en-US``.
+    fairseq expects a name with a single hyphen between them, but there are languages such as ``en-US``.
     """
     langs = [p.name.removeprefix("dict.").removesuffix(".txt") for p in Path(path).glob("dict.*.txt")]
     for source, target in (langs, langs[::-1]) if len(langs) == 2 else ():
@@ -83,11 +83,11 @@ def language_pair(path: str | os.PathLike[str]) -> tuple[str, str] | None:
 
 
 class DataDirectory:
-    """A data directory of one language pair, as ``fairseq-preprocess`` wrote it. Files are read when asked for.
+    """A data directory of one language pair, written by ``fairseq-preprocess``. Files are read on first use.
 
     Args:
-        path: of the directory
-        source_lang, target_lang: codes, as in the names of its files
+        path: the directory
+        source_lang, target_lang: language codes, as in the file names
     """
 
     def __init__(self, path: str, source_lang: str, target_lang: str) -> None:
@@ -98,7 +98,7 @@ class DataDirectory:
         self.parsed_with = lru_cache(maxsize=None)(self._parsed_with)
 
     def _labels(self, side: str) -> dict[str, list[str]]:
-        """Label names of a side (``source``, ``target``) by column (``deprel``, ``upos``, ``xpos``)."""
+        """The label names of a side (``source``, ``target``) by column (``deprel``, ``upos``, ``xpos``)."""
         return LabelInventory.load(labels_path(self.path, self.langs[side])).labels
 
     def _parsed_with(self, side: str) -> Mapping[str, Any] | None:
@@ -119,14 +119,14 @@ class DataDirectory:
         return dictionary_path(self.path, self.langs[side])
 
     def store_path(self, split: str, side: str) -> str:
-        """The syntax of a side of a split; that of the opposite direction serves too, as fairseq's datasets do."""
+        """The store of a side of a split; data of the opposite direction are used too, as in fairseq."""
         (source, target), lang = self.langs.values(), self.langs[side]
         straight = store_path(self.path, split, source, target, lang)
         reverse = store_path(self.path, split, target, source, lang)
         return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
 
     def splits(self) -> list[str]:
-        """The names of the splits that have token datasets."""
+        """The names of the splits with token datasets."""
         source, target = self.langs.values()
         names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
         return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
@@ -135,7 +135,7 @@ class DataDirectory:
         """The error for a split that does not exist.
 
         Args:
-            kind: ``--dataset-impl``, where it was given
+            kind: ``--dataset-impl``, if given
         """
         splits = self.splits()
         hint = f"there are {', '.join(splits)}" if splits else "make it with fairseq-preprocess"
@@ -143,7 +143,7 @@ class DataDirectory:
             hint = f"it is not of --dataset-impl {kind}; fairseq sees by itself of which it is"
         return SyntaxDataError(f"there is no split {split}", path=self.path, hint=hint)
 
-    # -- are they the files that were made? --------------------------------------------------------------------------
+    # -- verification of files ----------------------------------------------------------------------------------------
 
     @cached_property
     def _manifest(self) -> Manifest:
@@ -156,17 +156,17 @@ class DataDirectory:
     def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
         """Check the tokens of a split, and all files that belong to them, against their manifest.
 
-        Stores are left to their reader, which verifies each block that it reads.
+        Stores are verified by their reader, block by block.
 
         Args:
             combine: whether ``train1`` and so on are read with ``train``
-            mmap: whether they are of ``--dataset-impl mmap``; then an index that no checksum vouches for is looked at
+            mmap: whether ``--dataset-impl`` is ``mmap``; an index without a checksum is then checked
 
         Returns:
-            checksums of the token files by path, where the directory has a manifest
+            the checksums of the token files by path, if the directory has a manifest
 
         Raises:
-            SyntaxDataError: a file is missing, damaged or another one
+            SyntaxDataError: a file is missing, damaged or has been replaced
         """
         self.check_language_files()
         source, target = self.langs.values()
@@ -177,16 +177,16 @@ class DataDirectory:
         checksums = self._manifest.check(names, once=True)
         unknown = [n for n in self._token_datasets(split, combine) if not {f"{n}.idx", f"{n}.bin"} <= checksums.keys()]
         if mmap and unknown:
-            from fairseq_syntax.data.tokens import check_tokens  # imports all that makes such datasets
+            from fairseq_syntax.data.tokens import check_tokens  # imports the libraries that write such datasets
 
             for name in unknown:
                 check_tokens(os.path.join(self.path, name))
         return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
 
     def _token_datasets(self, split: str, combine: bool) -> Iterator[str]:
-        """The token datasets that fairseq reads of a split, without ``.bin`` and ``.idx``.
+        """The token datasets of a split that fairseq reads, without ``.bin`` and ``.idx``.
 
-        Of a target, one whose index is there: a source may be without one.
+        The target is included if its index exists, since a split may have only a source.
         """
         source, target = self.langs.values()
         for number in count():
@@ -214,18 +214,18 @@ class DataDirectory:
         """The syntax of a side of a split, checked against its tokens.
 
         Args:
-            tokens: the token dataset of the side, of one part or concatenated parts (``train``, ``train1``, …)
-            needs: of ``"tree"`` and ``"arcs"``; None: the tree, if it is there
-            labels: gives the label inventory that the model is trained with
-            checksums: of token files by path, where they are known
+            tokens: the token dataset of the side, possibly of concatenated parts (``train``, ``train1``, …)
+            needs: a subset of ``"tree"`` and ``"arcs"``; None for the tree if it exists
+            labels: returns the label inventory with which the model is trained
+            checksums: the checksums of token files by path, if known
 
         Returns:
-            None where nothing is needed
+            None if nothing is needed
 
         Raises:
             SyntaxDataError: a store is missing, does not belong to the tokens, or has no distributions
         """
-        from fairseq.data import ConcatDataset  # takes seconds to import
+        from fairseq.data import ConcatDataset  # imported here because it takes seconds
 
         from fairseq_syntax.corpus.store.reader import SyntaxStore
         from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens

@@ -1,17 +1,17 @@
 """The batches of a training epoch, in an order that a resumed run reproduces.
 
-fairseq's own iterator is not told everything. It cuts the batches of a run by the epoch in which the run was started,
-so that one resumed in epoch 2 has other batches; an update that ends in a filler is taken for a filler as a whole, so
-that its other batches count nothing; and where a run goes on, the number of processes and ``--update-freq`` must be
-those of before. Here batches are always cut as in epoch 1, fillers come first in their update, and a checkpoint says
-how its position is to be read, and which sentences were trained on: where the batches are cut otherwise
-(``--max-tokens``, ``--batch-size``) or come in another order (``--seed``), a run goes on with the other sentences.
+fairseq's iterator has three shortcomings. It forms the batches by the epoch in which a run was started, so a run
+resumed in epoch 2 has other batches. It treats an update that ends in a filler as a filler, so the other batches of the
+update have no effect. And a resumed run needs the same number of processes and the same ``--update-freq``. Here,
+batches are always formed as in epoch 1, fillers come first in their update, and a checkpoint records the meaning of its
+position and the sentences that were trained on. If batches are formed differently (``--max-tokens``, ``--batch-size``)
+or have another order (``--seed``), a resumed run continues with the remaining sentences.
 
-For LaSyn every group of batches comes K times (K optimizer steps per batch, its Algorithm 1). A group is the batches of
-one update (``--update-freq``). Its K visits are K ordinary updates of fairseq's trainer, each with its own forward
-pass, hence its own E-step: the update count, the learning-rate schedule, clipping, gradient scaling, distributed
-reduction, checkpoints in the middle of an epoch and logs are the trainer's own. An epoch stays one pass over the corpus
-and has K times the updates.
+For LaSyn, each group of batches is repeated K times (K optimizer steps per batch, Algorithm 1). A group contains the
+batches of one update (``--update-freq``). Its K visits are ordinary updates of fairseq's trainer, each with its own
+forward pass and therefore its own E-step, so the update count, learning-rate schedule, clipping, gradient scaling,
+distributed reduction, checkpoints within an epoch and logs work as usual. An epoch is still one pass over the corpus,
+with K times as many updates.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_syntax.errors import SyntaxDataError
 
-# What fairseq's trainer runs without effect: it does the work of some other batch, and multiplies by zero.
+# An empty batch: fairseq's trainer runs another batch in its place and multiplies by zero.
 FILLER: list[int] = []
 
 
 def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: bool = False) -> list[Any]:
-    """Each run of ``group`` batches ``repeats`` times in a row, fillers (empty batches) before the others in each.
+    """Repeat each run of ``group`` batches ``repeats`` times; within a run, fillers (empty batches) come first.
 
-    With ``skip_remainder`` a shorter last run is left out, as fairseq does. Else, where runs are repeated, it is filled
-    up, so that each of its visits is one update on exactly its batches.
+    With ``skip_remainder``, a shorter last run is left out, as in fairseq. Otherwise, if runs are repeated, it is
+    filled up, so that each of its visits is one update on exactly its batches.
     """
     out: list[Any] = []
     for start in range(0, len(batches), group):
@@ -49,9 +49,9 @@ def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: 
 
 
 def _visited(position: int, repeats: int, group: int) -> int:
-    """The batches that have been trained on ``repeats`` times at a position in an epoch.
+    """The batches that were trained on ``repeats`` times before a position in an epoch.
 
-    A group in the middle of its visits does not count: a resumed run visits it as often as the others.
+    A group in the middle of its visits does not count; a resumed run visits it as often as the others.
     """
     return position if repeats == 1 else position // (repeats * group) * group
 
@@ -60,9 +60,9 @@ class TrainingBatches(EpochBatchIterator):
     """fairseq's epoch iterator, which repeats each group of batches K times.
 
     Args:
-        base: the iterator whose batches it has
-        epoch: where to start, from 1
-        groups: batches per update, by epoch; the last value holds for all later epochs
+        base: the iterator that provides the batches
+        epoch: the first epoch, from 1
+        groups: the number of batches per update in each epoch; the last value applies to all later epochs
         repeats: K
     """
 
@@ -86,11 +86,13 @@ class TrainingBatches(EpochBatchIterator):
         self.shard_id: int
         self.repeats, self.groups = repeats, list(groups) or [1]
         self.skip_remainder = base.skip_remainder_batch
-        self._done: tuple[int, np.ndarray] | None = None  # an epoch, and whether each sentence is not to come in it
+        self._done: tuple[int, np.ndarray] | None = (
+            None  # an epoch, and for each sentence whether it was trained on already
+        )
 
     @property
     def frozen_batches(self) -> tuple[Any, ...]:
-        """fairseq's batches; in an epoch resumed with another batch size, without the sentences trained on before."""
+        """fairseq's batches; in an epoch resumed with another batch size, without sentences already trained on."""
         batches = super().frozen_batches
         if self._done is None or self._done[0] != self.epoch:
             return batches
@@ -99,7 +101,7 @@ class TrainingBatches(EpochBatchIterator):
         return tuple(batch for batch in rest if batch)
 
     def group(self, epoch: int) -> int:
-        """Batches per update in an epoch, counted from 1."""
+        """The number of batches per update in an epoch (from 1)."""
         return self.groups[min(epoch, len(self.groups)) - 1]
 
     def __len__(self) -> int:
@@ -109,19 +111,19 @@ class TrainingBatches(EpochBatchIterator):
         return len(self._by_update([[0]] * super().__len__(), epoch))
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        """The epoch's batches of this shard, in the order in which they are trained on."""
+        """The batches of this shard in training order."""
         return self._by_update(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle), epoch)
 
     def _by_update(self, batches: Sequence[Any], epoch: int) -> list[Any]:
         if self.skip_remainder and len(batches) > 1:
-            batches = batches[:-1]  # as in fairseq: the last batch of an epoch is usually a small one
+            batches = batches[:-1]  # as in fairseq, because the last batch of an epoch is usually small
         return by_update(batches, self.repeats, self.group(epoch), self.skip_remainder)
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the epoch, with K, ``--update-freq`` and the number of processes.
 
-        In the middle of an epoch also ``cutting``, by which the batches and their order are known again, and ``done``:
-        whether each sentence was trained on in this epoch [N], bool.
+        Within an epoch, it also contains ``cutting``, a fingerprint of the batches and their order, and ``done`` [N]
+        bool: whether each sentence was trained on in this epoch.
         """
         state = super().state_dict()
         state |= {"repeats": self.repeats, "group": self.group(state["epoch"]), "num_shards": self.num_shards}
@@ -131,7 +133,7 @@ class TrainingBatches(EpochBatchIterator):
         return state
 
     def _cutting(self) -> str:
-        """A fingerprint of the epoch's batches and of their order."""
+        """A fingerprint of the epoch's batches and their order."""
         digest = xxhash.xxh3_64(repr((self.seed, self.disable_shuffling, self.grouped_shuffling)).encode())
         batches = self.frozen_batches
         digest.update(np.array([len(batch) for batch in batches], np.int64).tobytes())
@@ -139,7 +141,7 @@ class TrainingBatches(EpochBatchIterator):
         return digest.hexdigest()
 
     def _trained_on(self, epoch: int, position: int) -> np.ndarray:
-        """[N] bool: the sentences that all processes together have trained on K times at a given position."""
+        """[N] bool: the sentences that all processes together have trained on K times before a position."""
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
         batches, shard = _visited(position, self.repeats, self.group(epoch)), int(self.shard_id)
@@ -155,12 +157,12 @@ class TrainingBatches(EpochBatchIterator):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume at the position of a checkpoint.
 
-        With another K, ``--update-freq`` or number of processes: at the group of batches where it stopped, so that
-        none is left out; some of one group may come again. Where that is the epoch's end now, at the next epoch.
-        Where the batches are others, with the sentences of the epoch that were not trained on yet.
+        With another K, ``--update-freq`` or number of processes, it resumes at the group of batches where the run
+        stopped, so that none is left out; some batches of this group may be repeated. If this is the end of the epoch,
+        it resumes at the next one. If the batches differ, it resumes with the sentences not yet trained on.
 
         Raises:
-            SyntaxDataError: the data have another number of sentences
+            SyntaxDataError: the number of sentences differs
         """
         self._done = None
         self.epoch = state_dict["epoch"]
@@ -173,15 +175,15 @@ class TrainingBatches(EpochBatchIterator):
         if (repeats, group_before, shards) != (self.repeats, group, self.num_shards):
             batches = _visited(position, repeats, group_before) * shards // self.num_shards
             position = batches // group * group * self.repeats
-            if position >= self._length(epoch):  # what --skip-remainder-batch leaves out is another remainder now
+            if position >= self._length(epoch):  # --skip-remainder-batch now leaves out another remainder
                 epoch, position = epoch + 1, 0
         # fairseq counts iterations_in_epoch in batches of this process.
         super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})
         if epoch != state_dict["epoch"]:
-            self.dataset.set_epoch(epoch)  # fairseq does it where one epoch ends and the next begins
+            self.dataset.set_epoch(epoch)  # fairseq does this only between epochs
 
     def _go_on_with_the_rest(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Start the epoch over without the sentences that were already trained on."""
+        """Restart the epoch without the sentences that were already trained on."""
         done = state_dict["done"].numpy()
         if len(done) != len(self.dataset):
             raise SyntaxDataError(
@@ -192,5 +194,5 @@ class TrainingBatches(EpochBatchIterator):
         self._done = self.epoch, done
         if self.frozen_batches:
             return {**state_dict, "iterations_in_epoch": 0}
-        self._done = None  # the epoch had come to its end
+        self._done = None  # the epoch was finished
         return {**state_dict, "epoch": self.epoch + 1, "iterations_in_epoch": 0}

@@ -1,7 +1,7 @@
-"""Shared vocabularies of several data directories: one dictionary and one label inventory for all their texts.
+"""Shared vocabularies: one dictionary and one label inventory for the texts of several data directories.
 
-fairseq trains on ``data0:data1:…``, one directory an epoch, each made by itself and on any machine. Their ids must mean
-the same in all of them, so they are given before the first is made: those that one directory of all texts would get.
+fairseq can train on ``data0:data1:…``, with one directory per epoch, made independently and on any machine. Ids must
+have the same meaning in all of them, so they are assigned in advance, as in a single directory of all texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_syntax.runtime.workers import Workers
 
 
 def parses_of(texts: Sequence[str]) -> list[str]:
-    """The parses that belong to files of pieces; empty if no text has one.
+    """The parses of files of pieces; empty if no text has one.
 
     Raises:
         SyntaxDataError: some texts have a parse and others have none
@@ -40,18 +40,18 @@ def parses_of(texts: Sequence[str]) -> list[str]:
 def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers = 1) -> dict[str, int]:
     """Write the label inventory of parses, with the ids that binarizing them as one file would assign.
 
-    A run that was killed resumes with the parts that are missing.
+    A killed run resumes with the missing parts.
 
     Args:
-        parses: CoNLL-U files, in the order of the text
+        parses: CoNLL-U files, in the order of the texts
         out: the file to write
-        workers: processes, or the workers of a cluster
+        workers: the number of processes, or the workers of a cluster
 
     Returns:
         the number of labels of each column
 
     Raises:
-        SyntaxDataError: bad input, or the inventory cannot be written
+        SyntaxDataError: the input is invalid, or the inventory cannot be written
     """
 
     def merge(made: MadeParts) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""Label groups: which attention head of LDD reads which dependency labels (Liu and Sima'an 2022, Appendix A).
+"""Label groups: the dependency labels assigned to each attention head of LDD (Liu and Sima'an 2022, Appendix A).
 
-A group file has one line per group, in the order of the heads, ``NAME: LABEL LABEL …``; ``#`` starts a comment. A label
-stands for its subtypes (``aux`` for ``aux:pass``) unless they are named themselves. Lines named ``-`` list known labels
-that belong to no group; any other label that the file does not name is unknown, and is reported.
+A group file has one line ``NAME: LABEL LABEL …`` per group, in the order of the heads; ``#`` starts a comment. A label
+includes its subtypes (``aux`` includes ``aux:pass``) unless they are listed separately. Lines named ``-`` list labels
+that belong to no group; labels that are not listed are unknown and are reported.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage of some data's labels by a map, in probability mass or number of labels.
+    """How much of some data's labels a map covers, in probability mass or number of labels.
 
     Attributes:
-        kept: by group, in the map's order
-        left_out: by label: known, but in no group
-        unknown: by label: not named by the map
+        kept: for each group, in the order of the map
+        left_out: for each label that belongs to no group
+        unknown: for each label that the map does not list
     """
 
     kept: dict[str, float]
@@ -36,17 +36,17 @@ class Coverage:
 
     @property
     def total(self) -> float:
-        """Everything counted."""
+        """The total of all labels."""
         return sum(self.kept.values()) + sum(self.left_out.values()) + sum(self.unknown.values())
 
     @property
     def kept_share(self) -> float:
-        """The share that is in a group; 1 if nothing was counted."""
+        """The share of labels in a group; 1 if there are no labels."""
         return sum(self.kept.values()) / self.total if self.total else 1.0
 
     @property
     def unknown_share(self) -> float:
-        """The share of labels that the map does not name."""
+        """The share of labels that the map does not list."""
         return sum(self.unknown.values()) / self.total if self.total else 0.0
 
     def __str__(self) -> str:
@@ -65,10 +65,10 @@ class LabelGroups:
     """A map from labels to groups.
 
     Attributes:
-        names: of the groups, in the order of the heads
-        members: [label, …] of each group
-        left_out: known labels in no group
-        source: where it was read, for messages
+        names: the names of the groups, in the order of the heads
+        members: the labels of each group
+        left_out: labels that belong to no group
+        source: the origin of the map, for messages
     """
 
     names: tuple[str, ...]
@@ -86,22 +86,22 @@ class LabelGroups:
         return len(self.names)
 
     def _find(self, label: str) -> int | None:
-        """The group of a label, `NO_GROUP`, or None for an unknown one; the longest named prefix decides."""
+        """The group of a label by its longest listed prefix: ``NO_GROUP`` if in no group, None if unknown."""
         while label not in self._group and ":" in label:
             label = label.rpartition(":")[0]
         return self._group.get(label)
 
     def table(self, labels: Sequence[str]) -> list[int]:
-        """The group of each label, 0-based; -1 for labels in no group and unknown ones."""
+        """The 0-based group of each label; -1 for labels in no group and unknown labels."""
         return [NO_GROUP if (group := self._find(label)) is None else group for label in labels]
 
     @property
     def root(self) -> int:
-        """The group that gets the mass of the artificial root; -1 if no group contains the label ``root``."""
+        """The group for the mass of the artificial root; -1 if no group contains the label ``root``."""
         return self._group.get(ROOT_LABEL, NO_GROUP)
 
     def coverage(self, mass: Mapping[str, float] | Iterable[str]) -> Coverage:
-        """The coverage of labels with their mass, or of a list of labels that count one each."""
+        """The coverage of labels with their mass, or of a list of labels with mass 1 each."""
         mass = mass if isinstance(mass, Mapping) else Counter(mass)
         kept, left_out, unknown = dict.fromkeys(self.names, 0.0), {}, {}
         for label, amount in mass.items():
@@ -115,11 +115,11 @@ class LabelGroups:
         return Coverage(kept, left_out, unknown)
 
     def check(self, labels: Iterable[str]) -> Coverage:
-        """The :meth:`coverage` of the labels of some data; a map made for another label scheme is refused.
+        """The :meth:`coverage` of some data's labels; rejects a map for another label scheme.
 
         Raises:
-            SyntaxDataError: the map names less than half of the labels; or it is a built-in one, and another built-in
-                one names more of them (nearly half of UD's labels are Stanford's, too)
+            SyntaxDataError: the map lists less than half of the labels; or it is built-in, and another built-in map
+                lists more of them (nearly half of UD's labels also occur in Stanford Dependencies)
         """
         labels = list(labels)
         coverage = self.coverage(labels)
@@ -136,16 +136,16 @@ class LabelGroups:
         raise SyntaxDataError(message, path=self.source, option="--ldd-label-groups", hint=hint)
 
     def to_text(self) -> str:
-        """The map in the format of its file."""
+        """The map in the format of group files."""
         lines = [f"{name}: {' '.join(labels)}\n" for name, labels in zip(self.names, self.members)]
         return "".join(lines) + (f"-: {' '.join(sorted(self.left_out))}\n" if self.left_out else "")
 
 
 def read_label_groups(name_or_path: str) -> LabelGroups:
-    """Read a group file, or a built-in one by its name (``ud``, ``stanford``).
+    """Read a group file, or a built-in map by its name (``ud``, ``stanford``).
 
     Raises:
-        SyntaxDataError: no such file, or a line at fault
+        SyntaxDataError: the file does not exist, or a line is invalid
     """
     path = name_or_path
     if name_or_path in BUILT_IN:
@@ -161,7 +161,7 @@ def built_in_for(mass: Mapping[str, float]) -> str:
 
 
 def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
-    """The map in a group file's text; ``path`` is named in errors."""
+    """Parse the text of a group file; ``path`` is for errors."""
     groups: dict[str, list[str]] = {}
     left_out: list[str] = []
     line_of: dict[str, int] = {}
@@ -169,7 +169,7 @@ def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
         line = line.partition("#")[0].strip()
         if not line:
             continue
-        # A name ends at a colon and a blank, as labels themselves may hold colons.
+        # A name ends at a colon followed by a space, since labels may contain colons.
         name, colon, labels = (part.strip() for part in line.replace("\t", " ").partition(": "))
         if not colon or not name or not labels or " " in name:
             raise SyntaxDataError("a line of label groups reads NAME: LABEL LABEL …", path=path, line=number)

@@ -1,4 +1,4 @@
-"""Label inventories: the ids of dependency labels, UPOS and XPOS tags. All splits of a language share one file."""
+"""Label inventories: the ids of dependency labels, UPOS and XPOS tags, in one file for all splits of a language."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fairseq_syntax.runtime.files import write_json
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("deprel", "upos", "xpos")
-ROOT_LABEL = "root"  # deprel of the word that attaches to the artificial root
-UNKNOWN = "<unk>"  # id 0: a label that the inventory lacks, or none at all ("_" in CoNLL-U)
+ROOT_LABEL = "root"  # the deprel of a word attached to the artificial root
+UNKNOWN = "<unk>"  # id 0: a label missing from the inventory, or no label ("_" in CoNLL-U)
 
 
 def labels_path(data_dir: str | os.PathLike[str], lang: str) -> str:
@@ -27,12 +27,12 @@ def labels_path(data_dir: str | os.PathLike[str], lang: str) -> str:
 
 
 class LabelInventory:
-    """Ids of the labels of each column.
+    """The ids of the labels in each column.
 
     Args:
-        labels: names by column; the first of each is :data:`UNKNOWN`
-        frozen: whether a new label gets the id of :data:`UNKNOWN` in place of a new one
-        parsed_with: the options of the parser whose labels they are, where they are known
+        labels: the names in each column; the first is :data:`UNKNOWN`
+        frozen: whether new labels get the id of :data:`UNKNOWN` rather than a new one
+        parsed_with: the options of the parser that produced the labels, if known
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class LabelInventory:
         self._ids = {c: {name: i for i, name in enumerate(names)} for c, names in self.labels.items()}
 
     def id(self, column: str, label: str) -> int:
-        """The id of a label, a new one unless the inventory is frozen; unknown labels are counted."""
+        """The id of a label; new labels are added unless the inventory is frozen, and unknown ones are counted."""
         number = self._ids[column].get(label)
         if number is not None:
             return number
-        if label == "_":  # no label is not an unknown one, of which the log would warn
+        if label == "_":  # a missing label does not count as an unknown one, for which there is a warning
             return 0
         if self.frozen:
             self.unknown[f"{column}={label}"] += 1
@@ -67,28 +67,28 @@ class LabelInventory:
         return self._ids[column][label]
 
     def ids(self, column: str, labels: Sequence[str]) -> list[int]:
-        """As :meth:`id`, of several."""
+        """Like :meth:`id`, for several labels."""
         numbers = self._ids[column]
         return [numbers[label] if label in numbers else self.id(column, label) for label in labels]
 
     def add(self, labels: Mapping[str, Sequence[str]]) -> None:
-        """Assign ids to new labels, by column."""
+        """Assign ids to new labels, given by column."""
         for column, names in labels.items():
             self.ids(column, names)
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint, equal only for equal labels."""
+        """A fingerprint of the labels."""
         return hashlib.sha256(json.dumps(self.labels, ensure_ascii=False).encode()).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the inventory as JSON; the file appears whole or not at all."""
+        """Write the inventory atomically as JSON."""
         options = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
         write_json(path, {**self.labels, **options})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:
-        """Read an inventory, frozen. Raises SyntaxDataError if it is missing or none."""
+        """Read an inventory, which is then frozen. Raises SyntaxDataError if it is missing or invalid."""
         try:
             with open(path, encoding="utf-8") as f:
                 labels = json.load(f)
@@ -111,10 +111,10 @@ class LabelInventory:
         return cls(labels, frozen=True, parsed_with=before if isinstance(before, dict) else None)
 
     def note_parse(self, path: str, *, may_differ: bool = False) -> None:
-        """Note by which options a file was parsed; the texts of one model are parsed by the same.
+        """Record the parser's options of a file, which must be the same for all texts of a model.
 
         Args:
-            may_differ: warn where they are others, in place of an error
+            may_differ: warn about different options instead of raising an error
 
         Raises:
             SyntaxDataError: the first text was parsed with other options or models

@@ -1,6 +1,6 @@
-"""The syntax of a batch as one tensor, which goes to a device in one copy.
+"""Packing of a batch's syntax into one tensor, which is copied to a device in one transfer.
 
-The loader ships word-level facts only, concatenated over the sentences of the batch
+The loader provides only word-level data, concatenated over the sentences of the batch
 (:class:`~fairseq_syntax.corpus.store.flat.FlatSyntax`).
 """
 
@@ -26,19 +26,19 @@ class Layout:
     lengths: Lengths
     heads: np.ndarray  # [W] int32, as in FlatSyntax
     n_tree_arcs: int | None
-    n_arcs: int | None  # of the batch; None: it brings none
+    n_arcs: int | None  # the number of arcs in the batch; None without distributions
     n_piece_arcs: int | None
     has_parsed: bool
-    begin: int = 0  # elements of the tensor before these, of the other side's syntax
+    begin: int = 0  # the number of preceding elements of the tensor, which belong to the other side
 
 
 class PackedSyntax(TypedDict):
     """The syntax of a batch, packed into one tensor for the transfer to the device.
 
-    A dictionary, since what fairseq moves, pins and halves are tensors in dictionaries, lists and plain tuples.
+    It is a dictionary, since fairseq moves, pins and casts only tensors in dictionaries, lists and plain tuples.
     """
 
-    packed: Tensor  # [N] int32: the bytes of all arrays in turn
+    packed: Tensor  # [N] int32: the bytes of all arrays, concatenated
     layout: Layout
 
 
@@ -48,11 +48,11 @@ BatchSyntax: TypeAlias = PackedSyntax | FlatSyntax[Tensor]
 def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
     """Pack the arrays of a batch into one tensor.
 
-    fairseq pins what a batch has in host memory and copies it to the GPU without waiting, tensor by tensor; and halves
-    what is float32 with ``--fp16``, which the bytes of a probability must not be.
+    fairseq pins and copies the tensors of a batch one by one. With ``--fp16`` it would cast float32 tensors to half
+    precision; packed probabilities are bytes of an int32 tensor, so they are not cast.
 
     Raises:
-        ValueError: an array is not of four bytes an element
+        ValueError: an array does not have four bytes per element
     """
     named = [(name, getattr(flat, name)) for name in ("n_pieces", "n_words", *WORD_FIELDS)]
     arcs = flat.arcs
@@ -77,9 +77,9 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
 
 
 def in_one_transfer(batch: dict[str, Any]) -> dict[str, Any]:
-    """Put the packed syntax of source and target of fairseq's batch into one tensor, that of ``src_syntax``.
+    """Join the packed syntax of source and target in fairseq's batch into one tensor, stored as ``src_syntax``.
 
-    :func:`target_syntax` finds the target's again.
+    :func:`target_syntax` retrieves the target's part.
     """
     source, target = batch["net_input"]["src_syntax"], batch["tgt_syntax"]
     both = torch.cat([target["packed"], source["packed"]])
@@ -99,7 +99,7 @@ def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
 
 
 def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
-    """Unpack a batch's syntax: packed numbers become int64, probabilities float32; the rest is unchanged."""
+    """Unpack a batch's syntax: numbers become int64, probabilities float32; unpacked syntax is returned unchanged."""
     if isinstance(syntax, FlatSyntax):
         return syntax
     layout = syntax["layout"]
@@ -108,7 +108,7 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     sizes += [] if A is None else [B, *[A] * (len(ARC_FIELDS) - 1)]
     sizes += [B] if layout.has_parsed else []
     packed = syntax["packed"][layout.begin :]
-    # Widened here at once: as an index each of them would be, one by one.
+    # Converted together, since each would be converted separately when used as an index.
     parts = packed.long().split(sizes)
     names = ("n_pieces", "n_words", *WORD_FIELDS)
     words: dict[str, Any] = dict(zip(names, parts))
@@ -116,7 +116,7 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
-        n_arcs, dependent, arc_head, label, _ = rest  # a probability's bytes are no integer
+        n_arcs, dependent, arc_head, label, _ = rest  # the bytes of probabilities are not integers
         begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
         prob = packed[begin : begin + A].view(torch.float32)
         arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)

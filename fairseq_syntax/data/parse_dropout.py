@@ -1,4 +1,4 @@
-"""``--parse-dropout``: hides the parse of some training sentences, so that a model learns to translate without one."""
+"""``--parse-dropout``: hides the parse of some training sentences, so that models learn to translate without."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _WORD = 1 << 64
 def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) -> dict[str, Any]:
     """A training batch in which a share of the sentences is treated as having no parse.
 
-    It is drawn where the batch is trained on, and not where it is loaded: a worker of the loader lives for many epochs,
-    and is told of none.
+    Sentences are drawn in the training process rather than by the loader, whose workers live for several epochs without
+    being told the current one.
 
     Args:
-        sample: fairseq's batch, whose ``id`` are the sentences' numbers [B]
-        share: in [0, 1]
-        seed, epoch: what the draw depends on besides the sentence's number
+        sample: fairseq's batch, in which ``id`` [B] are the sentence numbers
+        share: the probability, in [0, 1]
+        seed, epoch: the draw depends on these and on the sentence number
     """
     inputs = sample["net_input"]
     keep = uniform(sample["id"], seed, epoch) >= share
@@ -30,7 +30,7 @@ def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) 
 
 
 def _keeping(syntax: PackedSyntax, keep: Tensor) -> PackedSyntax:
-    """The syntax of a batch in which only the sentences in ``keep`` [B] (bool) have a parse."""
+    """The syntax of a batch, in which only the sentences in ``keep`` [B] (bool) count as parsed."""
     packed, layout = syntax["packed"], syntax["layout"]
     if layout.has_parsed:
         packed, before = packed.split([len(packed) - len(keep), len(keep)])
@@ -39,10 +39,10 @@ def _keeping(syntax: PackedSyntax, keep: Tensor) -> PackedSyntax:
 
 
 def uniform(numbers: Tensor, seed: int, epoch: int) -> Tensor:
-    """For each sentence a float64 in [0, 1) that depends on its number [B] int64, the seed and the epoch alone.
+    """For each sentence a float64 in [0, 1) that depends only on its number [B] int64, the seed and the epoch.
 
-    So it is the same in any batch, in any process, and after a resume. The mixing is that of SplitMix64, whose unsigned
-    numbers are int64 here: sums and products have the same bits, and shifts are made those of unsigned numbers.
+    It is therefore the same in any batch, in any process, and after resuming. The mixing function is SplitMix64's, with
+    its unsigned numbers as int64: sums and products have the same bits, and shifts are made logical.
     """
     x = numbers + _signed(((seed << 32) + epoch) * 0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -52,7 +52,7 @@ def uniform(numbers: Tensor, seed: int, epoch: int) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """The number modulo 2^64, as two's complement has it."""
+    """The number modulo 2^64, in two's complement."""
     return (number + _WORD // 2) % _WORD - _WORD // 2
 
 

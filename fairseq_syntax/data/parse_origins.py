@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_syntax.corpus.header import check_controls, controls, without_control
 
-# The options of a parser, with its control where the parse is a control parse; None or empty: not recorded.
+# A parser's options, with the control for a control parse; None or empty if not recorded.
 ParsedWith = Mapping[str, Any] | None
 
 
@@ -16,7 +16,7 @@ class ParseOrigins:
     """The parser options of the training text of each loaded model that reads a parse.
 
     Args:
-        of_data: those of the data directory, for a model in training and for a checkpoint that records none
+        of_data: the options recorded in the data directory, for models in training and checkpoints without any
     """
 
     def __init__(self, of_data: ParsedWith) -> None:
@@ -29,20 +29,20 @@ class ParseOrigins:
 
     @property
     def all(self) -> list[ParsedWith]:
-        """One entry per model, or that of the data directory where no model reads a parse."""
+        """One entry per model, or the data directory's if no model reads a parse."""
         return [self._of_data if one is None else one for one in self._of_models] or [self._of_data]
 
     @property
     def any_control(self) -> bool:
-        """Whether a model was trained on control parses."""
+        """Whether any model was trained on control parses."""
         return any(map(controls, self.all))
 
     def check(self, parsed_with: ParsedWith, path: str | os.PathLike[str]) -> None:
         """Check that parses are of the kind on which every model was trained.
 
         Args:
-            parsed_with: of the parses
-            path: of their file, for errors
+            parsed_with: the parser's options of these parses
+            path: their file, for errors
 
         Raises:
             SyntaxDataError: a model was trained on control parses, and these are real, or other controls
@@ -51,10 +51,10 @@ class ParseOrigins:
             check_controls(trained, parsed_with, path)
 
     def for_raw_text(self, *, read: bool) -> ParsedWith:
-        """The options to parse raw text with: the first model's, or those of one that was trained on control parses.
+        """The options for parsing raw text: the first model's, or those of a model trained on control parses.
 
         Args:
-            read: whether a model reads the parse; if not, it does not matter that one was trained on control parses
+            read: whether a model reads the parse; otherwise control parses in training do not matter
         """
         first = [*filter(controls, self.all), *filter(None, self.all), self._of_data][0]
         return first if read else without_control(first)

@@ -1,6 +1,6 @@
 """fairseq-preprocess with ``--task syntax_translation``: binarizes syntax together with tokens.
 
-Dictionaries and token datasets are made in parts; their bytes are those that fairseq writes.
+Dictionaries and token datasets are made in parts, with the same bytes as fairseq's.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Side(NamedTuple):
 
 
 def languages(args: Namespace) -> list[str]:
-    """The languages that a run of ``fairseq-preprocess`` binarizes: the source and, if there is one, the target."""
+    """The languages that ``fairseq-preprocess`` binarizes: the source and, if there is one, the target."""
     return [args.source_lang] if args.only_source or not args.target_lang else [args.source_lang, args.target_lang]
 
 
 def splits(args: Namespace) -> Iterator[tuple[str, str]]:
-    """The splits that a run of ``fairseq-preprocess`` makes, with the prefix of each split's text files."""
+    """The splits that ``fairseq-preprocess`` makes, with the prefixes of their text files."""
     for kind, prefixes in (("train", args.trainpref), ("valid", args.validpref), ("test", args.testpref)):
         for number, prefix in enumerate(prefixes.split(",") if prefixes else []):
             yield f"{kind}{number or ''}", prefix
@@ -56,7 +56,7 @@ def sides(args: Namespace) -> Iterator[Side]:
     """The sides of each split to binarize: those with a parse.
 
     Raises:
-        SyntaxDataError: neither side of a split has a parse, or one is not in the folder that was named for it
+        SyntaxDataError: neither side of a split has a parse, or a parse is not in the folder given for it
     """
     langs = languages(args)
 
@@ -84,8 +84,8 @@ def check_text(args: Namespace) -> None:
     """Check, before hours of work, that both sides of each split are readable and have equally many lines.
 
     Raises:
-        SyntaxDataError: a side is missing, empty or not UTF-8, the two sides differ in their number of lines, or
-            splits are cut by two models, or parsed in two ways
+        SyntaxDataError: a side is missing, empty or not UTF-8; the sides differ in their number of lines; or splits
+            were segmented by different models or parsed with different options
     """
     for lang in languages(args):
         check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
@@ -111,15 +111,15 @@ def check_text(args: Namespace) -> None:
 
 
 def _labels_file(args: Namespace, lang: str) -> str | None:
-    """The label inventory given for a language."""
+    """The label inventory that was given for a language."""
     path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
     return path
 
 
 def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
-    """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets.
+    """Binarize the syntax of all splits in ``args`` into ``args.destdir``, next to their token datasets.
 
-    ``workers`` are those of a cluster, in place of ``args.workers`` processes.
+    ``workers``: the workers of a cluster, instead of ``args.workers`` processes.
     """
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
@@ -149,8 +149,8 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
             labels.unknown.clear()
         labels.save(path)
-        # The other splits must agree with the training data, for which ids are assigned. A label that
-        # only they have is the unknown one, like a word that is not in the dictionary.
+        # The training data assign the ids. A label that occurs only in other splits becomes the unknown
+        # label, like a word that is not in the dictionary.
         labels.frozen = True
     for lang in languages(args):
         if lang not in inventories:
@@ -163,7 +163,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
 
 
 def train_command(destdir: str) -> str:
-    """The training command that is suggested after binarizing."""
+    """The training command suggested after binarization."""
     plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
     return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
 
@@ -172,7 +172,7 @@ def check_dataset(args: Namespace) -> None:
     """Check that the token dataset exists and that its sentence lengths match the text.
 
     Raises:
-        SyntaxDataError: nothing to binarize, damaged tokens, or another number of lines or pieces than they have
+        SyntaxDataError: there is no dataset, it is damaged, or its number of sentences or their lengths differ
     """
     from fairseq_syntax.data.tokens import load_tokens
 
@@ -217,8 +217,8 @@ def _check_given(args: Namespace) -> None:
     """Check, before hours of work, that given dictionaries and label inventories are readable.
 
     Raises:
-        SyntaxDataError: one is not there or is none, there are two dictionaries in place of a joined one, or there is
-            neither a dictionary nor training text to make it from
+        SyntaxDataError: a file is missing or invalid, two dictionaries are given for a joined one, or there is neither
+            a dictionary nor a training text
     """
     from fairseq_syntax.data.tokens import load_dictionary
 
@@ -235,24 +235,24 @@ def _check_given(args: Namespace) -> None:
 
 
 def _dictionary_files(args: Namespace) -> dict[str, str | None]:
-    """The dictionary that is given for each language; None: it is made from the training text."""
+    """The dictionary given for each language; None if it is made from the training text."""
     files = {args.source_lang: args.srcdict, args.target_lang: args.tgtdict}
     joined = args.srcdict or args.tgtdict
     return {lang: joined if args.joined_dictionary else files[lang] for lang in languages(args)}
 
 
 def _make_dictionaries(args: Namespace) -> dict[str, Any]:
-    """The dictionaries of all languages, each as ``dict.LANG.txt``: given ones, or equal to those that fairseq makes.
+    """Make ``dict.LANG.txt`` for all languages: the given dictionary, or the one that fairseq would make.
 
     Raises:
-        SyntaxDataError: another dictionary has the name of one, or a file cannot be written
+        SyntaxDataError: a different dictionary already exists, or a file cannot be written
     """
     from fairseq_syntax.data.tokens import load_dictionary
 
     files = _dictionary_files(args)
     missing = [lang for lang in files if files[lang] is None]
     groups = [missing] if args.joined_dictionary else [[lang] for lang in missing]
-    # All of them are checked before the first is made.
+    # Check all of them before the first is made.
     makers = [_dictionary_maker(args, langs) for langs in groups if langs]
     copies = {dictionary_path(args.destdir, lang): file for lang, file in files.items() if file is not None}
     for path, file in copies.items():
@@ -268,16 +268,16 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
 
 
 def _dictionary_maker(args: Namespace, langs: list[str]) -> Callable[[], int]:
-    """What makes the dictionary of a language, or one of both, from the training text.
+    """A function that makes the dictionary of one language, or a joined one, from the training text.
 
     Raises:
-        SyntaxDataError: another dictionary has the name of one
+        SyntaxDataError: a different dictionary already exists
     """
     from fairseq_syntax.data.tokens import make_dictionary
 
     side = "src" if args.source_lang in langs else "tgt"
     limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
-    # A joined one is of both texts, though it be written for the source alone.
+    # A joined dictionary covers both texts, even if it is only written for the source.
     sides = (args.source_lang, args.target_lang) if args.joined_dictionary else langs
     texts = [f"{args.trainpref}.{lang}" for lang in sides]
     outputs = [dictionary_path(args.destdir, lang) for lang in langs]
@@ -296,10 +296,10 @@ def _dictionary_maker(args: Namespace, langs: list[str]) -> Callable[[], int]:
 def _make_tokens(
     make: Callable[..., None], dictionary: Any, prefix: str, split: str, lang: str, args: Namespace
 ) -> None:
-    """Binarize the tokens of one side of a split, unless that is done.
+    """Binarize the tokens of one side of a split, unless this is done.
 
     Args:
-        make: fairseq's function for this, which makes the datasets of other kinds than ``mmap``
+        make: fairseq's function, which makes datasets of other types than ``mmap``
     """
     base = tokens_prefix(args.destdir, split, args.source_lang, args.target_lang, lang)
     text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
@@ -309,7 +309,7 @@ def _make_tokens(
         return
     step = Step.of("tokens", outputs, [text], symbols=dictionary.symbols, kind=args.dataset_impl)
     if args.dataset_impl == "mmap":
-        from fairseq_syntax.data.tokens import binarize_tokens  # loads fairseq, for which --help does not wait
+        from fairseq_syntax.data.tokens import binarize_tokens  # imports fairseq, which --help should not wait for
 
         summary = binarize_tokens(step, text, dictionary, workers=args.workers)
         done = summary is None
@@ -328,9 +328,9 @@ def _make_tokens(
 
 @contextmanager
 def _log_file_closed(log: logging.Logger) -> Iterator[None]:
-    """Close fairseq-preprocess's log file at the end of the block.
+    """A context that closes fairseq-preprocess's log file at its end.
 
-    fairseq leaves its handler for the process's end: the next run in this process would write to this folder too.
+    fairseq keeps the handler, so the next run in this process would write to the same file too.
     """
     before = list(log.handlers)
     try:
@@ -338,13 +338,13 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
     finally:
         for handler in [h for h in log.handlers if h not in before]:
             log.removeHandler(handler)
-            with suppress(OSError):  # of a full disk: the run says so, with the file that it was writing
+            with suppress(OSError):  # on a full disk, the run itself reports the error with the file
                 handler.close()
 
 
 def wrap_main(module: Any) -> None:
-    """Replace ``main`` of fairseq-preprocess: for this package's task it binarizes syntax, too."""
-    original = inspect.unwrap(module.main)  # a process may make the command's parser more than once
+    """Replace ``main`` of fairseq-preprocess, so that it also binarizes syntax for this package's task."""
+    original = inspect.unwrap(module.main)  # a process may build the command's parser more than once
 
     @functools.wraps(original)
     def main(args: Namespace) -> None:
@@ -358,12 +358,12 @@ def wrap_main(module: Any) -> None:
 
 
 def _preprocess(module: Any, args: Namespace) -> None:
-    """Make dictionaries, token datasets and stores; what is done is left as it is.
+    """Make dictionaries, token datasets and stores, except for finished ones.
 
     Args:
         module: ``fairseq_cli.preprocess``
     """
-    list(sides(args))  # complain of a missing parse at once
+    list(sides(args))  # report a missing parse at once
     check_text(args)
     _check_given(args)
     make_folder(args.destdir)

@@ -1,8 +1,7 @@
 """The hook into ``fairseq-preprocess``; the code behind it is imported only when that command runs.
 
-fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the
-command's options, and the command's ``main``, which is looked up when it is called. Both do what
-they did for any other task.
+fairseq has no hook for plugins there, so two of its functions are replaced: the one that adds the command's options,
+and the command's ``main``, which is looked up when it is called. For other tasks, both behave as before.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from types import ModuleType
 
 
 def install() -> None:
-    """Add the syntax options and the binarizing of syntax to fairseq-preprocess."""
+    """Add the syntax options and the binarization of syntax to fairseq-preprocess."""
     from fairseq import options
 
     original = options.add_preprocess_args
@@ -33,7 +32,7 @@ def install() -> None:
 
 
 def _command_modules() -> Iterator[ModuleType]:
-    """The command's module: imported by the console script, or run by ``python -m``."""
+    """The modules of the command: as imported by the console script, and as run by ``python -m``."""
     if module := sys.modules.get("fairseq_cli.preprocess"):
         yield module
     main = sys.modules.get("__main__")

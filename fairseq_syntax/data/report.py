@@ -1,4 +1,4 @@
-"""Reports on a store: its sizes and labels, its sentences as text, and a check against its token dataset."""
+"""Reports on a store: its statistics, sentences as text, and a check against its token dataset."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
 
-_BLOCK = 4096  # sentences that are read at a time
+_BLOCK = 4096  # sentences per read
 
 
 def find_stores(path: str | os.PathLike[str]) -> list[str]:
-    """The stores of a data directory, sorted; or the store itself. Raises SyntaxDataError."""
+    """The stores of a data directory, sorted, or the given store. Raises SyntaxDataError."""
     if not os.path.isdir(path):
         return [os.fspath(path)]
     stores = sorted(str(file) for file in Path(path).glob(f"*{STORE_SUFFIX}"))
@@ -37,7 +37,7 @@ def find_stores(path: str | os.PathLike[str]) -> list[str]:
 
 
 def check_directory(path: str | os.PathLike[str]) -> Iterator[str]:
-    """The files of a data directory that are missing or have changed, by its manifest, on both sides."""
+    """Errors for the files of a data directory that are missing or have changed, on both sides."""
     try:
         manifest = Manifest.read(path)
     except SyntaxDataError as error:
@@ -50,7 +50,7 @@ def check_directory(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 class Tokens:
-    """The token dataset beside a store: its pieces as text.
+    """The token dataset of a store: its pieces as text.
 
     Args:
         store: the path of the store, ``SPLIT.SRC-TGT.LANG.syntax.arrow``
@@ -59,7 +59,7 @@ class Tokens:
         prefix: the path of the dataset, ``SPLIT.SRC-TGT.LANG``
 
     Raises:
-        SyntaxDataError: the dataset or its dictionary is not there, or damaged
+        SyntaxDataError: the dataset or its dictionary is missing or damaged
     """
 
     def __init__(self, store: str) -> None:
@@ -71,14 +71,14 @@ class Tokens:
         self.dataset = load_tokens(self.prefix)
 
     def by_word(self, sentence: int, counts: list[int]) -> list[list[str]]:
-        """The pieces of each word of a 0-based sentence, by their numbers; ``?`` for missing ones."""
+        """The pieces of each word of a 0-based sentence, given the numbers of pieces; ``?`` for missing ones."""
         ids = self.dataset[sentence].tolist()[:-1]  # without </s>
         pieces = iter([self.dictionary[i] for i in ids])
         return [[next(pieces, "?") for _ in range(n)] for n in counts]
 
 
 def word_of(pieces: list[str]) -> str:
-    """The word that pieces spell, without the marks of the segmentation."""
+    """The word spelled by pieces, without segmentation marks."""
     text = "".join(piece.removesuffix(SEPARATOR) for piece in pieces)
     word = text.removeprefix(SPACE_MARK).removeprefix(JOINER)
     return unescape(word.replace(SPACE_MARK, " ") or text)
@@ -89,10 +89,10 @@ class Description:
     """The statistics of a store.
 
     Attributes:
-        cyclic: sentences whose heads close a cycle, as those of tokens of several words can
-        labels: how often each label comes, by column
-        mass: what the arcs' probabilities of each label add up to
-        kept_mean: what those of a word add up to, on average
+        cyclic: the number of sentences whose heads contain a cycle, which tokens of several words can cause
+        labels: the frequency of each label, by column
+        mass: the total probability of each label's arcs
+        kept_mean: the mean over words of the total probability of their arcs
     """
 
     path: str
@@ -136,7 +136,7 @@ def report(about: Description, groups: str | None = "ud") -> str:
     """A description as text.
 
     Args:
-        groups: the label groups of LDD to report the kept mass of; None leaves this out
+        groups: the label groups of LDD whose mass is reported, if any
     """
     words = max(about.words, 1)
     rows = [
@@ -163,10 +163,10 @@ def report(about: Description, groups: str | None = "ud") -> str:
 
 
 def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> str:
-    """A sentence (counted from 1) as text: its tree, with each word's pieces and most probable arcs.
+    """A sentence (1-based) as text: its tree with each word's pieces and most probable arcs.
 
     Raises:
-        SyntaxDataError: no such sentence
+        SyntaxDataError: the sentence does not exist
     """
     if not 1 <= sentence <= len(store):
         raise SyntaxDataError(f"no sentence {sentence}: there are {len(store)}", path=store.path)
@@ -193,7 +193,7 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
 
 
 def check(store: SyntaxStore, tokens: Tokens) -> str | None:
-    """The fault of a store, in itself or compared with its token dataset; None if there is none."""
+    """The error of a store, by itself or compared with its token dataset; None if there is none."""
     path = labels_path(*folder_and_language(tokens.prefix))
     try:
         store.check_numbers()
@@ -212,13 +212,13 @@ def _cyclic(flat: FlatSyntax[np.ndarray]) -> int:
     outside = flat.head >= n_words[sentence]
     parent = np.where(outside, np.arange(len(flat.head)), flat.head + starts[sentence])
     above = parent
-    for _ in range(int(n_words.max(initial=1)).bit_length() + 1):  # further up than a sentence has words
+    for _ in range(int(n_words.max(initial=1)).bit_length() + 1):  # more steps upward than a sentence has words
         above = above[above]
     return len(np.unique(sentence[parent[above] != above]))
 
 
 def _histogram(counter: Counter) -> list[str]:
-    """The twelve most frequent labels with bars of up to 30 characters, and all others together."""
+    """The twelve most frequent labels with bars of up to 30 characters, and the sum of all others."""
     total, top = sum(counter.values()), max(counter.values(), default=1)
     ordered = counter.most_common()
     rows = [

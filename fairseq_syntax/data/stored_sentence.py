@@ -1,4 +1,4 @@
-"""A parsed line in the form of a store: one unit per surface token, and label ids instead of labels."""
+"""Conversion of a parsed line to the form of a store: one unit per surface token, label ids instead of labels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fairseq_syntax.data.labels import LabelInventory
 def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
     """Convert a line to the form of a store: one unit per surface token, with the syntax of the word that owns it.
 
-    A token of several syntactic words (a CoNLL-U range) takes head, labels and tags of the word whose head lies
-    outside the range; arcs to the other words of the range lead to the token, their own arcs are left out.
+    A token with several syntactic words (a CoNLL-U range) has the head, label and tags of the word whose head is
+    outside the range. Arcs to other words of the range point to the token; the arcs of these words are left out.
     """
     owners = [token.word for token in line.tokens]
     unit = list(range(len(line.words)))  # the token of each word
@@ -37,7 +37,7 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
 def _between_tokens(
     arcs: list[tuple[int, int, str, float]], unit: list[int], labels: LabelInventory
 ) -> list[tuple[int, int, int, float]]:
-    """Arcs between words as arcs between tokens; those that are one arc now are added up."""
+    """Convert arcs between words to arcs between tokens; arcs that coincide are added up."""
     mass: dict[tuple[int, int, int], float] = {}
     ids = labels.ids("deprel", [label for _, _, label, _ in arcs])
     for (dependent, head, _, prob), label in zip(arcs, ids):

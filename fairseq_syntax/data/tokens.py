@@ -1,9 +1,9 @@
 """Dictionaries and token datasets, equal to those of ``fairseq-preprocess`` and made in parts.
 
-The bytes are those of fairseq's own files, for datasets of ``--dataset-impl mmap``. fairseq makes each in one piece: a
-kill costs all of it, and a worker that is killed leaves the others waiting. A dataset takes two workers as long as one
-(the first waits for the others, and then begins), and its index is a list of Python numbers, hundreds of megabytes for
-ten million sentences.
+The files have the same bytes as fairseq's, for ``--dataset-impl mmap``. fairseq makes each file in one piece: a kill
+loses all of it, and a killed worker leaves the others waiting. Two workers take as long as one (the first waits for the
+other before it starts), and the index is a list of Python numbers, which takes hundreds of megabytes for ten million
+sentences.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 PART_LINES = 50_000
-_HEAD = struct.Struct("<9sQBQ")  # of an index: a mark, a version, the type of the tokens, the number of sentences
+_HEAD = struct.Struct("<9sQBQ")  # of an index: magic bytes, version, token type, number of sentences
 
 
 def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
     """Load a fairseq dictionary. Raises SyntaxDataError if it cannot be read."""
     try:
         return Dictionary.load(os.fspath(path))
-    except Exception as error:  # fairseq raises that for what is not UTF-8
+    except Exception as error:  # fairseq raises a bare Exception if it is not UTF-8
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
 
@@ -59,7 +59,7 @@ def load_tokens(prefix: str) -> Any:
     """Load fairseq's token dataset from ``prefix.bin`` and ``prefix.idx``.
 
     Raises:
-        SyntaxDataError: one of the files is not there, or they are damaged
+        SyntaxDataError: a file is missing or damaged
     """
     check_tokens(prefix)
     try:
@@ -71,10 +71,10 @@ def load_tokens(prefix: str) -> Any:
 
 
 def check_tokens(prefix: str) -> None:
-    """Check that a dataset is complete before fairseq's own class opens it.
+    """Check that a dataset is complete before fairseq opens it.
 
     Raises:
-        SyntaxDataError: a file is missing or cut off, or is not what the other is of
+        SyntaxDataError: a file is missing or truncated, or the two files do not belong together
     """
     index_path, data_path = index_file_path(prefix), data_file_path(prefix)
     for path in (index_path, data_path):
@@ -84,7 +84,7 @@ def check_tokens(prefix: str) -> None:
     with open(index_path, "rb") as file:
         head = file.read(_HEAD.size)
     if head.startswith(IndexedDataset._HDR_MAGIC):
-        return  # of --dataset-impl cached and lazy
+        return  # a dataset of --dataset-impl cached or lazy
     size = os.path.getsize(index_path)
     mark, _, code, n = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0)
     if mark != MMapIndexedDataset.Index._HDR_MAGIC or code not in _code_to_dtype or size != _HEAD.size + 12 * n:
@@ -110,15 +110,15 @@ def make_dictionary(
     padding_factor: int,
     workers: int | Workers = 1,
 ) -> int:
-    """Writes the dictionary that ``fairseq-preprocess`` makes of texts, to each of the step's outputs.
+    """Write the dictionary that ``fairseq-preprocess`` would make from texts, to each of the step's outputs.
 
-    A run that was killed resumes with the parts that are missing.
+    A killed run resumes with the missing parts.
 
     Args:
-        step: its record's note has the number of symbols
-        paths: texts, whose words are separated by white space; only ``\\n`` ends a line
+        step: the step, whose record's note contains the number of symbols
+        paths: the texts, with words separated by white space; only ``\\n`` ends a line
         threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
-        workers: processes, or the workers of a cluster
+        workers: the number of processes, or the workers of a cluster
 
     Returns:
         the number of symbols
@@ -152,13 +152,13 @@ def binarize_tokens(
     """Write a token dataset, unless it is done. A killed run resumes with the missing parts.
 
     Args:
-        step: whose outputs are ``PREFIX.bin`` and ``PREFIX.idx``
-        path: text, whose words are separated by white space; only ``\\n`` ends a line
+        step: the step, whose outputs are ``PREFIX.bin`` and ``PREFIX.idx``
+        path: the text, with words separated by white space; only ``\\n`` ends a line
         dictionary: a fairseq ``Dictionary``
-        workers: processes; the files do not depend on their number
+        workers: the number of processes; the files do not depend on it
 
     Returns:
-        fairseq's summary; of the words that are replaced by the unknown word, their number alone. None: it was done.
+        fairseq's summary, with only the number of unknown words; None if the step was already done
 
     Raises:
         SyntaxDataError: the text cannot be read, or a file cannot be written
@@ -176,7 +176,7 @@ def binarize_tokens(
                 file.write(body[size:])
             with as_data_error(index_path):
                 _write_index(temporary, dtype, lengths)
-                # A kill between the two names then leaves no dataset, and not the tokens of one with the index of
+                # A kill between the two renamings then leaves no dataset, rather than tokens with the index of
                 # another.
                 index_path.unlink(missing_ok=True)
         n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
@@ -193,9 +193,9 @@ def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
     """Write the index as fairseq's writer does, without its lists of Python numbers.
 
     Args:
-        path: of the index
-        dtype: of the tokens
-        lengths: of the sentences, ``</s>`` included, part by part: int32
+        path: the index
+        dtype: the type of the tokens
+        lengths: for each part, the lengths of its sentences including ``</s>``, int32
     """
     total = 0
     with MMapIndexedDataset.Index.writer(path, dtype) as index:
@@ -209,17 +209,17 @@ def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
 
 
 def _count_words(part: TextPart) -> Made:
-    """The word counts of a part, as its note."""
+    """Count the words of a part, for its note."""
     return Counter(chain.from_iterable(map(tokenize_line, part.texts()))), b""
 
 
 def _tokens_part(dictionary: Dictionary, dtype: type, part: TextPart) -> Made:
-    """The lengths of a part's sentences, as int32, and their ids."""
+    """The lengths (int32) and ids of a part's sentences."""
     indices, end = dictionary.indices, dictionary.eos_index
     ids: list[int] = []
     lengths: list[int] = []
     for words in map(tokenize_line, part.texts()):
-        ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
+        ids += [indices.get(word, -1) for word in words]  # the unknown word itself does not count as replaced
         ids.append(end)
         lengths.append(len(words) + 1)
     tokens = np.array(ids, np.int64)

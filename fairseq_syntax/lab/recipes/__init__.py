@@ -1,1 +1,1 @@
-"""Recipes: a YAML file that takes a corpus to a scored table, and the programs that read, run and report it."""
+"""Recipes: YAML files that describe experiments from a corpus to a table of scores; reading, running, reporting."""

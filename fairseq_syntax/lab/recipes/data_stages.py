@@ -12,13 +12,13 @@ from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, St
 
 
 def data_stages(layout: Layout, controls: list[str]) -> list[Stage]:
-    """All of them, in an order in which they can be made; of the control parses those that are named."""
+    """All stages of the data, in an executable order, with the named control parses."""
     stages = [corpus(layout), filtered(layout), *parses(layout), *pieces(layout), binarize(layout)]
     return stages + [one for name in controls for one in (control(layout, name), binarize(layout, name))]
 
 
 def corpus(layout: Layout) -> Stage:
-    """The corpus as plain text."""
+    """The stage that writes the corpus as plain text."""
     corpus, langs, folder = layout.recipe.corpus, layout.langs, layout.data / "text"
     words: list[Word] = ["fairseq-syntax", "corpus", "-s", langs[0], "-t", langs[1]]
     reads: list[Path] = []
@@ -30,7 +30,7 @@ def corpus(layout: Layout) -> Stage:
         of_reader = {key: _yaml(value) for key, value in corpus.options.items()}
         tests = {name: splits[0] for name, splits in corpus.tests.items()}
         words += options({"reader": reader, "data": Out(data), "option": of_reader, "test": tests})
-        if corpus.download:  # into a folder that is still to be filled: what is in it cannot count
+        if corpus.download:  # the folder is still to be filled, so its content is not an input
             words.append(Free("--download"))
         else:
             listed.append(data)
@@ -52,12 +52,12 @@ def corpus(layout: Layout) -> Stage:
 
 
 def _yaml(value: Any) -> str:
-    """A reader's option as ``corpus --option`` reads it: as YAML."""
+    """Format a reader's option as YAML, as ``corpus --option`` expects."""
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
 
 
 def filtered(layout: Layout) -> Stage:
-    """What stays of the training data."""
+    """The stage that filters the training data."""
     rules, langs = layout.recipe.corpus.filter, layout.langs
     outputs = [layout.text("train", lang) for lang in langs]
     values: dict[str, Any] = {
@@ -74,18 +74,18 @@ def filtered(layout: Layout) -> Stage:
 
 
 def _existing(layout: Layout, side: ParseSide, split: str) -> Path:
-    """A split's parse that the recipe names."""
+    """The existing parse of a split that the recipe names."""
     assert side.files is not None
     return plain_or_gz(layout.place(side.files, split=split))
 
 
 def parses(layout: Layout) -> list[Stage]:
-    """A stage for each split of each side that is parsed."""
+    """The stages that parse each split of each parsed side."""
     stages, recipe = [], layout.recipe
     for lang, side in layout.sides().items():
         for split in layout.splits:
             if split == "train" and side.files is not None and lang == layout.langs[0]:
-                continue  # the filter passes it on
+                continue  # the filter writes it
             text, parse = In(layout.text(split, lang)), layout.parse(split, lang)
             if side.files is not None:
                 values = {"parser": "conllu", "input": In(_existing(layout, side, split)), "text": text}
@@ -102,14 +102,14 @@ def parses(layout: Layout) -> list[Stage]:
                     "tokenizer": None if side.tokenizer in ("auto", "spaces") else side.tokenizer,
                     **side.model_dump(exclude_defaults=True, exclude=rest),
                 }
-            # `parse` refuses to replace another text's parse, which is this stage's.
+            # `parse` does not replace the parse of another text, but this file belongs to this stage.
             words = ["fairseq-syntax", "parse", *options({**values, "output": Out(parse)}), Free("--overwrite")]
             stages.append(layout.stage("parse", f"parse {split}.{lang}", [Command(words)], [parse]))
     return stages
 
 
 def pieces(layout: Layout) -> list[Stage]:
-    """A stage for each language; a joint model is made by the source's."""
+    """The stages that segment each language; the source's stage trains a joint model."""
     stages: list[Stage] = []
     pieces, folder, sides = layout.recipe.pieces, layout.data / "pieces", layout.sides()
     for lang in layout.langs:
@@ -120,7 +120,7 @@ def pieces(layout: Layout) -> list[Stage]:
             values["model"] = In(layout.place(pieces.models[lang]))
         else:
             values["train"] = pieces.method
-            if pieces.method != "words":  # whose number is limited by the dictionary, in `binarize`
+            if pieces.method != "words":  # the number of words is limited by the dictionary, in `binarize`
                 values["vocab-size"] = _pieces_of(layout, lang)
             if pieces.method == "sentencepiece":
                 values |= pieces.model_dump(include={"model_type"}, exclude_defaults=True)
@@ -135,19 +135,19 @@ def pieces(layout: Layout) -> list[Stage]:
 
 
 def _words(layout: Layout, split: str, lang: str) -> In:
-    """The words that are cut into pieces: of the parse where there is one, else of the text."""
+    """The file with the words to segment: the parse if there is one, otherwise the text."""
     return In(layout.parse(split, lang) if lang in layout.sides() else layout.text(split, lang))
 
 
 def _pieces_of(layout: Layout, lang: str) -> int:
-    """The size of a language's vocabulary; of words all, where the recipe does not say."""
+    """The size of a language's vocabulary; for words, all of them unless the recipe gives a size."""
     pieces = layout.recipe.pieces
     size = pieces.size.get(lang) if isinstance(pieces.size, dict) else pieces.size
     return size or (-1 if pieces.method == "words" else 8000)
 
 
 def control(layout: Layout, name: str) -> Stage:
-    """A control parse of the source, in pieces."""
+    """The stage that makes a control parse of the segmented source."""
     one, lang = layout.recipe.parse.controls[name], layout.langs[0]
     how = options({"seed": one.seed, "wrong-arcs": one.wrong_arcs})
     made = [layout.parse(split, lang, name) for split in layout.splits]
@@ -159,7 +159,7 @@ def control(layout: Layout, name: str) -> Stage:
 
 
 def binarize(layout: Layout, control: str = "parse") -> Stage:
-    """The pieces and their syntax in fairseq's format, with the parse or with a control parse of the source."""
+    """The stage that binarizes pieces and syntax, with the parse or with a control parse of the source."""
     folder, langs, pieces = layout.data / "pieces", layout.langs, layout.recipe.pieces
     is_control = control != "parse"
     values: dict[str, Any] = {
@@ -187,6 +187,6 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
         [Command(["fairseq-preprocess", *PLUGIN, "-s", langs[0], "-t", langs[1], *options(values)])],
         made,
         reads=tuple(reads),
-        # fairseq-preprocess refuses to replace a dictionary.
+        # fairseq-preprocess does not replace a dictionary.
         stale=(f"{layout.bin(control)}/dict.*.txt", f"{layout.bin(control)}/.dict.*.json"),
     )

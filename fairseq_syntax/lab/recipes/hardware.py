@@ -1,4 +1,4 @@
-"""Hardware and versions, for results that are to be read elsewhere."""
+"""Hardware and versions, to be reported with results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "
 
 @cache
 def hardware() -> Mapping[str, Any]:
-    """Hardware and versions of this process; nothing that names the machine or its user."""
+    """Hardware and versions of this process, without anything that identifies the machine or its user."""
     facts: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
-    # The processors of this process, which may be fewer than the machine's.
+    # The processors available to this process, which may be fewer than the machine has.
     facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
     facts["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     facts["versions"] = {}
@@ -41,7 +41,7 @@ def _cpu() -> str:
 
 
 def described(one: Mapping[str, Any]) -> str:
-    """Hardware and versions in words; what was not noted is left out."""
+    """Describe hardware and versions in words; missing values are left out."""
     gpus = ", ".join(one.get("gpus") or []) or "no GPU"
     versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
     memory = f", {one['memory_gib']} GiB" if one.get("memory_gib") else ""

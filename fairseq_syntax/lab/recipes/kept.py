@@ -1,9 +1,9 @@
-"""Results that are kept with a recipe: translations, scores and what is to be told of each run, in one ``.jsonl.gz``.
+"""Results stored with a recipe in one ``.jsonl.gz``: translations, scores, and facts about each run.
 
 A line is ``{"kind": "run", "run", "key", "outputs", "facts"}``, ``{"kind": "scores", "table", "key", "runs",
-"report"}`` or ``{"kind": "environment", "environment"}``. A run's key is :meth:`.plan.Plan.key`, of all that the recipe
-says of how it was trained and translated; results with another key are of another recipe, and are not read. The scores
-name the keys of the runs that they are of.
+"report"}`` or ``{"kind": "environment", "environment"}``. The key of a run is :meth:`.plan.Plan.key`, a fingerprint of
+the recipe's settings for its training and translations; results with another key belong to other settings and are
+ignored. Scores record the keys of their runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 
 @dataclass
 class Kept:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        runs: by ``SYSTEM/SEED``: its line
-        scores: by table: its line
-        environments: hardware and versions, in the order of their use
+        runs: the line of each ``SYSTEM/SEED``
+        scores: the line of each table
+        environments: hardware and versions, in the order of use
     """
 
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path | None) -> Kept:
-        """Reads a file; nothing where there is none. Raises SyntaxDataError for another file."""
+        """Read a file; empty if it does not exist. Raises SyntaxDataError if it is not a file of results."""
         kept = cls()
         for number, line in enumerate(read_lines(path) if path is not None and path.exists() else (), start=1):
             try:
@@ -50,10 +50,10 @@ class Kept:
         return kept
 
     def write(self, path: Path) -> None:
-        """Writes all of it; the same content gives the same bytes."""
+        """Write everything; equal content gives equal bytes."""
         make_folder(path.parent)
         entries = [{"kind": "environment", "environment": one} for one in self.environments]
         entries += [{**one, "kind": "run"} for one in self.runs.values()]
         entries += [{**one, "kind": "scores"} for one in self.scores.values()]
-        with atomic_open(path) as file:  # which compresses without a time
+        with atomic_open(path) as file:  # compresses without a timestamp
             file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)

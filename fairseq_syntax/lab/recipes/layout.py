@@ -1,11 +1,11 @@
-"""What a recipe makes, and where it lies in the result folder.
+"""The files of a recipe, and their places in the result folder.
 
 ::
 
-    FOLDER/data/text        the corpus as plain text, SPLIT.LANG; filtered/ has what stays of the training data
+    FOLDER/data/text        the corpus as plain text, SPLIT.LANG; filtered/ contains the filtered training data
     FOLDER/data/parses      SPLIT.LANG.conllu
-    FOLDER/data/pieces      cut into pieces, text and parses; controls/NAME has the control parses of the source
-    FOLDER/data/bin         binarized; bin.NAME with a control parse
+    FOLDER/data/pieces      segmented text and parses; controls/NAME contains control parses of the source
+    FOLDER/data/bin         binarized data; bin.NAME with a control parse
     FOLDER/models           SYSTEM/SEED/checkpoint_best.pt, train.log
     FOLDER/outputs          TEST/SYSTEM.SEED.out, and TEST.VARIANT/…
     FOLDER/scores           TEST.json
@@ -28,13 +28,13 @@ from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
 from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
 
-# A translation of the tests: the models', or a variant of it.
+# A way of translating the tests: the default one or a variant.
 MAIN = ""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A system trained with a seed: a row's part of the table."""
+    """A system trained with one seed."""
 
     system: str
     seed: int
@@ -45,18 +45,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Table:
-    """A test set as it is scored: translated in one way, of some lines or of all."""
+    """A test set to score: in one translation variant, all lines or some."""
 
     test: str
     variant: str = MAIN
-    lines: str = ""  # a name of `score.lines`; all lines without one
+    lines: str = ""  # a name in `score.lines`; empty for all lines
 
     def __str__(self) -> str:
         return ".".join(filter(None, [self.test, self.variant, self.lines]))
 
 
 def located(text: str, base: Path) -> Path:
-    """A path of a recipe, as seen from its folder; ``~`` and ``$NAME`` are filled in."""
+    """Resolve a path in a recipe, relative to its folder; ``~`` and ``$NAME`` are expanded."""
     return Path(os.path.normpath(base / os.path.expanduser(os.path.expandvars(text))))
 
 
@@ -64,9 +64,9 @@ class Layout:
     """The runs and tables of a recipe, and the paths of its files.
 
     Args:
-        recipe: checked
-        path: its file
-        folder: where everything is made (default: what the recipe says)
+        recipe: the validated recipe
+        path: the file of the recipe
+        folder: the result folder (default: the recipe's)
     """
 
     def __init__(self, recipe: Recipe, path: Path, folder: Path | None = None) -> None:
@@ -81,11 +81,11 @@ class Layout:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every system with every seed: first all systems with the first seed."""
+        """All runs: first all systems with the first seed, then with the next one."""
         return [Run(name, seed) for seed in self.recipe.seeds for name in self.recipe.systems]
 
     def chosen(self, only: Collection[str] | None = None, seeds: Collection[int] | None = None) -> list[Run]:
-        """The runs of some systems or runs, by name, and of some seeds.
+        """Select runs by the names of systems or runs, and by seeds.
 
         Raises:
             SyntaxDataError: a name or a seed is not in the recipe
@@ -101,12 +101,12 @@ class Layout:
         return [run for run in named if not seeds or run.seed in seeds]
 
     def variants(self, system: str) -> dict[str, Variant]:
-        """How a system translates the tests."""
+        """The translation variants of a system."""
         variants = {MAIN: Variant(), **self.recipe.translate.variants}
         return {name: one for name, one in variants.items() if one.systems is None or system in one.systems}
 
     def tables(self) -> list[Table]:
-        """What is scored."""
+        """The tables to score."""
         variants = [MAIN, *self.recipe.translate.variants]
         tables = [Table(test, variant) for variant in variants for test in self.tests]
         return tables + [replace(table, lines=lines) for lines in self.recipe.score.lines for table in tables]
@@ -114,7 +114,7 @@ class Layout:
     # ------------------------------------------------------------------------------------------------------ paths
 
     def text(self, split: str, lang: str) -> Path:
-        """A split's text, of the training data what the filter leaves."""
+        """The text of a split; for training, the filtered text."""
         return self.data / ("filtered" if split == "train" else "text") / f"{split}.{lang}"
 
     def references(self, test: str) -> list[Path]:
@@ -129,23 +129,23 @@ class Layout:
         return {lang: side for lang, side in both.items() if side is not None}
 
     def parse(self, split: str, lang: str, control: str = "parse") -> Path:
-        """A split's parse, or control parse cut into pieces."""
+        """The parse of a split, or its segmented control parse."""
         folder = self.data / "parses" if control == "parse" else self.data / "controls" / control
         return folder / f"{split}.{lang}.conllu"
 
     def bin(self, control: str = "parse") -> Path:
-        """The binarized data with the parse, or with a control."""
+        """The binarized data with the parse or a control parse."""
         return self.data / ("bin" if control == "parse" else f"bin.{control}")
 
     def dictionaries(self, control: str = "parse") -> list[Path]:
-        """What all splits of the binarized data share: dictionaries and inventories of labels."""
+        """The files that all splits of the binarized data share: dictionaries and label inventories."""
         dictionaries = [dictionary_path(self.bin(control), lang) for lang in self.langs]
         return [
             Path(path) for path in (*dictionaries, *(labels_path(self.bin(control), lang) for lang in self.sides()))
         ]
 
     def subset(self, split: str) -> str:
-        """fairseq's name of a split: the tests are test, test1, ..."""
+        """fairseq's name of a split; test sets are test, test1, …"""
         return split if split in ("train", "valid") else f"test{self.tests.index(split) or ''}"
 
     def binarized(self, split: str, control: str = "parse") -> list[Path]:
@@ -159,30 +159,30 @@ class Layout:
         return self.folder / "models" / run.system / str(run.seed)
 
     def checkpoint(self, run: Run) -> Path:
-        """The model that translates."""
+        """The checkpoint that translates."""
         return self.model(run) / f"checkpoint_{self.recipe.translate.checkpoint}.pt"
 
     def output(self, run: Run, table: Table) -> Path:
-        """A run's translations of a test set, all of its lines."""
+        """The file with a run's translations of all lines of a test set."""
         return self.folder / "outputs" / str(replace(table, lines="")) / f"{run.system}.{run.seed}.out"
 
     def outputs(self, run: Run) -> dict[Table, Path]:
-        """All of a run's translations."""
+        """All files with a run's translations."""
         tables = [Table(test, variant) for variant in self.variants(run.system) for test in self.tests]
         return {table: self.output(run, table) for table in tables}
 
     def tree_scores(self, run: Run, test: str) -> Path:
-        """How good a run's predicted trees of a test set are, as JSON."""
+        """The scores of a run's predicted trees for a test set, as JSON."""
         return self.folder / "scores" / "trees" / f"{test}.{run.system}.{run.seed}.json"
 
     def score_file(self, table: Table) -> Path:
         """The scores of a table, as JSON."""
         return self.folder / "scores" / f"{table}.json"
 
-    # ------------------------------------------------------------------------------------- what the recipe's texts say
+    # --------------------------------------------------------------------------------- placeholders and options
 
     def filled(self, text: str, run: Run | None = None, show: Callable[[Path], str] = shown, **names: str) -> str:
-        """A text of the recipe with its places filled in: ``{folder}``, ``{run}`` and others."""
+        """Fill in the placeholders of a text in the recipe: ``{folder}``, ``{run}`` and others."""
         places = {"folder": show(self.folder), "recipe": show(self.base), **names}
         if run is not None:
             places |= {"run": show(self.model(run)), "system": run.system, "seed": str(run.seed)}
@@ -191,16 +191,16 @@ class Layout:
         return text
 
     def place(self, text: str, run: Run | None = None, **names: str) -> Path:
-        """A file that the recipe names, as seen from it."""
+        """A file named in the recipe, relative to the recipe's folder."""
         return located(self.filled(text, run, os.path.abspath, **names), self.base)
 
     def options(self, values: Mapping[str, Any]) -> list[Word]:
-        """Options of a fairseq command; a file of the recipe or of the result folder counts by its content."""
+        """Options of a fairseq command; files named by placeholders are inputs, represented by their content."""
         files = ("{recipe}/", "{folder}/")
         return options({k: In(self.place(v)) if str(v).startswith(files) else v for k, v in values.items()})
 
     def stage(self, kind: Kind, name: str, commands: Sequence[Command], outputs: Sequence[Path], **more: Any) -> Stage:
-        """A stage of this recipe; ``more`` as in :class:`.stages.Stage`."""
+        """Make a stage of this recipe; ``more`` as in :class:`.stages.Stage`."""
         stamp = self.folder / ".stages" / name.replace(" ", ".").replace("/", ".")
         env = tuple(f"{key}={value}" for key, value in self.recipe.env.items())
         return Stage(kind, name, tuple(commands), tuple(outputs), stamp, about=(*env, *more.pop("about", ())), **more)

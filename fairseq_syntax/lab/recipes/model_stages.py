@@ -1,4 +1,4 @@
-"""Stages of models: training, translations, the trees of parent heads, scores."""
+"""Stages of models: training, translation, trees of parent heads, and scoring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def data_of(layout: Layout, run: Run) -> Path:
 
 
 def _read(layout: Layout, run: Run, *splits: str) -> tuple[Path, ...]:
-    """What a run reads of its data; all of the folder where a command of the recipe makes it."""
+    """The files of its data that a run reads; the whole folder if a command of the recipe makes it."""
     system = layout.recipe.systems[run.system]
     if system.data is not None:
         return (data_of(layout, run),)
@@ -28,7 +28,7 @@ def _read(layout: Layout, run: Run, *splits: str) -> tuple[Path, ...]:
 
 
 def train(layout: Layout, run: Run) -> Stage:
-    """The training of a run's model."""
+    """The stage that trains a run's model."""
     recipe, folder = layout.recipe, layout.model(run)
     system, (source, target) = recipe.systems[run.system], layout.langs
     values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
@@ -36,7 +36,7 @@ def train(layout: Layout, run: Run) -> Stage:
     words += options({"arch": system.arch}) + layout.options(values) + options({"seed": run.seed})
     words += [Free("--cpu")] if recipe.device == "cpu" else []
     words += [] if {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys() else [Free("--no-epoch-checkpoints")]
-    # fairseq's own log, in the folder, grows over interruptions: the runner's is of the last start only
+    # fairseq's own log in the folder covers all starts; the runner's log only the last one
     log = Out(folder / "train.log")
     words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
     command = Command([*words, *options({"save-dir": Out(folder)})])
@@ -46,7 +46,7 @@ def train(layout: Layout, run: Run) -> Stage:
 
 
 def translations(layout: Layout, run: Run) -> list[Stage]:
-    """A stage for each test set and variant."""
+    """The stages that translate each test set in each variant."""
     recipe, (source, target) = layout.recipe, layout.langs
     data, checkpoint = Out(data_of(layout, run)), In(layout.checkpoint(run))
     stages = []
@@ -54,9 +54,9 @@ def translations(layout: Layout, run: Run) -> list[Stage]:
         variant = layout.variants(run.system)[table.variant]
         values = {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
         words: list[Word]
-        if variant.without_parse:  # fairseq-generate reads the binarized data, which have it
+        if variant.without_parse:  # fairseq-generate would read the parse in the binarized data
             words = ["fairseq-syntax", "translate", checkpoint]
-            # fairseq-generate's beam, as for the others: that of `translate` is narrower.
+            # fairseq-generate's default beam, as for the others; that of `translate` is narrower.
             words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
             words += ["--parser", "none", "--missing-parse", "neutral"]
             words += options({"input": In(layout.text(table.test, source)), "output": Out(output)})
@@ -73,7 +73,7 @@ def translations(layout: Layout, run: Run) -> list[Stage]:
 
 
 def trees(layout: Layout, run: Run) -> list[Stage]:
-    """The trees that a model's parent head predicts, compared with the parse."""
+    """The stages that compare the trees predicted by a model's parent head with the parse."""
     stages = []
     for test in layout.tests if run.system in layout.recipe.score.trees else ():
         parse, score = In(layout.parse(test, layout.langs[0])), layout.tree_scores(run, test)
@@ -89,12 +89,12 @@ def trees(layout: Layout, run: Run) -> list[Stage]:
 
 
 def tokenizer(layout: Layout) -> str:
-    """sacrebleu's tokenizer for the target."""
+    """sacrebleu's tokenizer for the target language."""
     return layout.recipe.score.tokenize or tokenizer_of(layout.langs[1])
 
 
 def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | None:
-    """The scores of all runs that are finished; None without any."""
+    """The stage that scores all finished runs; None if there are none."""
     score, source = layout.recipe.score, layout.langs[0]
     variant = layout.recipe.translate.variants.get(table.variant, Variant())
     runs: dict[str, list[Run]] = {}
@@ -115,7 +115,7 @@ def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | No
         "metrics": score.metrics,
         "tokenize": None if tokenizer(layout) == "13a" else tokenizer(layout),
         "lowercase": score.lowercase,
-        # no test against a baseline that is not finished
+        # no tests against an unfinished baseline
         **({"baseline": baseline} if baseline in runs else {}),
         "resamples": score.resamples if baseline in runs else "0",
         "trials": score.trials if baseline in runs else "0",
@@ -135,7 +135,7 @@ def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | No
             values["conllu"] = In(layout.parse(table.test, source))
     words = ["fairseq-syntax", "score", *options({**values, "json": Out(layout.score_file(table))})]
     reads: Sequence[Path] = [file for files in outputs.values() for file in files]
-    # The words that say whose a translation is are paths, which do not count.
+    # Translations are identified by paths, which do not count in the fingerprint, so name the systems.
     about = tuple(f"{name}:{len(of)}" for name, of in runs.items())
     made = [layout.score_file(table)]
     return layout.stage("score", f"score {table}", [Command(words)], made, reads=tuple(reads), about=about)

@@ -1,4 +1,4 @@
-"""Options of fairseq in a recipe, looked at by fairseq's own parsers before anything is made."""
+"""Checks of the fairseq options in a recipe, by fairseq's own parsers, before the work starts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _PARTS = ((), ("options",), ("size",), ("train",), ("translate",))
 
 
 def check_options(plan: Plan) -> None:
-    """Raises SyntaxDataError for an option of a system's training or translation that fairseq does not take."""
+    """Raise SyntaxDataError for an option of training or translation that fairseq does not accept."""
     register()
     for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
-        # Its training and first translation: the others are of other tests or variants.
+        # The training and the first translation; the others only differ in test sets or variants.
         for stage in plan.of_run(run)[:2]:
             if stage.commands[0].words[0] in ("fairseq-train", "fairseq-generate"):
                 _check(stage.commands[0], run, plan)
 
 
 def _check(command: Command, run: Run, plan: Plan) -> None:
-    """Raises SyntaxDataError, with the line of the recipe, for an option that the command does not take."""
+    """Raise SyntaxDataError, with the line of the recipe, for an option that the command does not accept."""
     program = str(command.words[0])
     refusal = _refusal(program, command.arguments()[3:])
     if refusal is None:
         return
     message, known = refusal
-    # As argparse says it: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
+    # argparse prints: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
     why, _, choices = message.strip().rpartition("error: ")[2].partition(" (choose from ")
     where, line, hint = plan.path, None, None
     places = read(plan.path).places
@@ -51,11 +51,11 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
 
 
 def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None:
-    """What fairseq prints where it refuses options, and the names of those that it takes; None: it takes them."""
+    """fairseq's message if it rejects options, and the names of its options; None if it accepts them."""
     from fairseq import options
 
     message = io.StringIO()
-    # A parser of fairseq logs what it imports, and ends the process where an option is wrong.
+    # fairseq's parsers log imports, and exit if an option is invalid.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""Reading a recipe: YAML to a checked :class:`.schema.Recipe`, with errors that name the line and what is meant."""
+"""Reading of recipes: YAML to a validated :class:`.schema.Recipe`, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from pydantic import ValidationError
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import Recipe
 
-_NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # where and what the other one is
+_NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # describe the other recipe itself
 
 
 @dataclass
 class Document:
-    """A YAML file as plain values, and where each key stands.
+    """A YAML file as plain values, with the place of each key.
 
     Attributes:
-        values: of texts, lists and mappings
-        places: by keys from the top, the file and the line of each value
+        values: strings, lists and mappings
+        places: the file and line of each value, by its path of keys
     """
 
     values: Any
     places: dict[tuple[str, ...], tuple[Path, int | None]] = field(default_factory=dict)
 
     def place(self, keys: Sequence[str]) -> tuple[Path, int | None] | None:
-        """The file and line of a key, or of the nearest one above it."""
+        """The file and line of a key, or of its closest known parent."""
         above = (self.places.get(tuple(keys[:depth])) for depth in range(len(keys), 0, -1))
         return next(filter(None, above), None)
 
 
 def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
-    """Read a recipe and check it.
+    """Read and validate a recipe.
 
     Args:
-        changes: values for keys, as in ``{"corpus.data": "multi30k"}``; a value is read as YAML
+        changes: new values for keys, as in ``{"corpus.data": "multi30k"}``; values are parsed as YAML
 
     Raises:
-        SyntaxDataError: the first of its faults, with the line
+        SyntaxDataError: the first error in the recipe, with the line
     """
     path = Path(path)
     document = read(path)
@@ -64,22 +64,22 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
 
 
 class _Texts(yaml.SafeLoader):
-    """Scalars as they are written, but for null: YAML 1.1 takes the language ``no`` for False."""
+    """A loader that keeps scalars as strings, except null, since YAML 1.1 reads the language ``no`` as False."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  (of the class, as in PyYAML)
+    yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute, as in PyYAML)
         first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith(":null")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
-    """A recipe's file with what it extends, not checked yet.
+    """Read a recipe with the recipes that it extends, without validating it.
 
     Raises:
-        SyntaxDataError: it cannot be read, is not YAML, or extends itself
+        SyntaxDataError: the file cannot be read, is not YAML, or extends itself
     """
     try:
-        # Composed once, for the places of the keys and for their values.
+        # Composed once, for both the places and the values of keys.
         loader = _Texts(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         document = Document(None, dict(_places(node, (), path)))
@@ -102,10 +102,10 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
 
 
 def _system(systems: dict[str, Any], name: str, document: Document, extending: tuple[str, ...] = ()) -> Any:
-    """A system with what it extends. Raises SyntaxDataError where that does not exist, or extends it."""
+    """A system merged with the one it extends. Raises SyntaxDataError if that is missing, or for a cycle."""
     system = systems[name]
     base_name = system.get("extends") if isinstance(system, dict) else None
-    if not isinstance(base_name, str):  # None, or what the schema reports
+    if not isinstance(base_name, str):  # None, or an error that the schema reports
         return system
     path, line = document.place(("systems", name, "extends")) or (None, None)
     if base_name not in systems:
@@ -117,13 +117,13 @@ def _system(systems: dict[str, Any], name: str, document: Document, extending: t
 
 
 def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    """A recipe or a system (at ``keys``) with what it inherits from the one that it extends."""
+    """Merge a recipe or a system (at ``keys``) with the one that it extends."""
     inherited = {k: v for k, v in base.items() if k not in _NOT_INHERITED} if isinstance(base, dict) else base
     return _merged(inherited, new, keys)
 
 
 def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The keys below a node, with their file and line. Raises SyntaxDataError where one stands twice."""
+    """The keys below a node with their file and line. Raises SyntaxDataError if a key occurs twice."""
     if isinstance(node, yaml.SequenceNode):
         for number, one in enumerate(node.value):
             yield (*keys, str(number)), (path, one.start_mark.line + 1)
@@ -140,17 +140,17 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
 
 
 def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    """Values over those that they inherit, key by key; a recipe's systems are replaced as a whole."""
+    """Merge values with inherited ones, key by key; each system of a recipe is replaced as a whole."""
     if not isinstance(base, dict) or not isinstance(new, dict) or keys == ("systems",):
         return new
     merged = {**base, **{key: _merged(base.get(key), value, (*keys, key)) for key, value in new.items()}}
-    if keys[:1] == ("systems",):  # whose null also leaves out what `size` or `train` of the recipe says
+    if keys[:1] == ("systems",):  # null in a system also removes options from the recipe's `size` or `train`
         return merged
     return {key: value for key, value in merged.items() if value is not None}
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> tuple[str, ...]:
-    """Set a value by its dotted key, and return its keys; the longest name comes first, as a system's may have dots."""
+    """Set a value by its dotted key, and return its path of keys; names of systems may contain dots themselves."""
     names = [name for name in values if key.startswith(f"{name}.")]
     name = max(names, key=len, default=key.partition(".")[0])
     rest = key[len(name) + 1 :]
@@ -163,10 +163,10 @@ def _set(values: dict[str, Any], key: str, value: Any) -> tuple[str, ...]:
 
 
 def _as_data_error(problems: list[Any], document: Document, path: Path) -> SyntaxDataError:
-    """The first of pydantic's errors, with its line in the recipe."""
+    """Convert the first of pydantic's errors, with its line in the recipe."""
     problem = problems[0]
     keys: list[str] = []
-    for part in map(str, problem["loc"]):  # without the names of types that pydantic adds for unions
+    for part in map(str, problem["loc"]):  # without the type names that pydantic adds for unions
         if (*keys, part) in document.places or problem["type"] == "missing":
             keys.append(part)
     keys += problem.get("ctx", {}).get("place", ())

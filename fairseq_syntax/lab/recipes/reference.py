@@ -1,6 +1,6 @@
-"""The reference of a recipe's keys, made from the models of :mod:`.schema`.
+"""The reference of recipe keys, generated from the models in :mod:`.schema`.
 
-python -m fairseq_syntax.lab.recipes.reference writes docs/recipe-keys.md.
+``python -m fairseq_syntax.lab.recipes.reference`` writes docs/recipe-keys.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES = {"string": "text", "integer": "whole number", "number": "number", "bool
 
 
 def page() -> str:
-    """The reference as Markdown: a table for each section, the recipe's own keys first."""
+    """The reference as Markdown: one table per section, with the top-level keys first."""
     whole = Recipe.model_json_schema()
     sections: dict[str | None, Any] = {None: whole, **{f"#/$defs/{name}": one for name, one in whole["$defs"].items()}}
     parts, seen = [_HEAD], set()
@@ -60,7 +60,7 @@ def _about(section: Mapping[str, Any]) -> str:
 
 
 def _references(value: Any) -> list[str]:
-    """The sections that are named in a value's schema."""
+    """The sections referenced in a value's schema."""
     if isinstance(value, list):
         return [one for each in value for one in _references(each)]
     if not isinstance(value, Mapping):
@@ -79,7 +79,7 @@ def _type(value: Mapping[str, Any]) -> str:
         return f"list: {_type(value['items'])}"
     if value.get("type") == "object":
         inner = next(iter(value.get("patternProperties", {}).values()), value.get("additionalProperties"))
-        inner = inner if isinstance(inner, Mapping) else {}  # of any type
+        inner = inner if isinstance(inner, Mapping) else {}  # a value of any type
         return "options" if len(inner.get("anyOf", ())) > 2 else f"by name: {_type(inner)}"
     return _TYPES[value["type"]] if "type" in value else "anything"
 

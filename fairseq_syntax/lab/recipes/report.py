@@ -1,4 +1,4 @@
-"""A recipe's report, as Markdown and as one HTML page: the table that a reader looks for, and then the rest."""
+"""A recipe's report as Markdown and as one HTML page, which begin with the main table."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ comparisons, and all share the runs of {baseline}."""
 
 @dataclass
 class Results:
-    """What a report is written from.
+    """The data of a report.
 
     Attributes:
-        reports: of each scored table, what ``fairseq-syntax score --json`` wrote
-        facts: of each finished run: ``seconds`` by kind of stage, ``commands``, ``values`` by name
+        reports: for each scored table, the output of ``fairseq-syntax score --json``
+        facts: for each finished run, ``seconds`` by kind of stage, ``commands``, and ``values`` by name
         environments: hardware and versions
-        curves: of each run whose training log is there
+        curves: for each run with a training log, its curves
     """
 
     reports: dict[Scored, Mapping[str, Any]]
@@ -53,7 +53,7 @@ class Results:
 
 @dataclass
 class Picture:
-    """A figure, in a file beside the report."""
+    """A figure in a file next to the report."""
 
     path: Path
     title: str
@@ -61,7 +61,7 @@ class Picture:
 
 @dataclass
 class Section:
-    """A heading with paragraphs, tables, code (texts that begin with ``$``) and pictures; ``rest``: folded away."""
+    """A heading with paragraphs, tables, code (text beginning with ``$``) and pictures; collapsed if ``rest``."""
 
     title: str
     blocks: Sequence[str | Table | Picture]
@@ -69,7 +69,7 @@ class Section:
 
 
 def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
-    """Write report.md and report.html into the recipe's folder.
+    """Write report.md and report.html into the result folder.
 
     Returns:
         their paths
@@ -85,7 +85,7 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     make_folder(plan.folder)
     with atomic_open(pages[0]) as file:
         file.write(as_markdown(plan, sections))
-    if plan.recipe.page:  # beside the recipe, without the pictures, which are the folder's
+    if plan.recipe.page:  # next to the recipe, without pictures, which are in the result folder
         with atomic_open(plan.place(plan.recipe.page)) as file:
             file.write(as_markdown(plan, text))
     with atomic_open(pages[1]) as file:
@@ -135,11 +135,11 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
 
 
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
-    """System, score, gain and whether it is significant, for each test set, in the recipe's first metric."""
+    """For each test set, the systems' scores and gains in the recipe's first metric, and their significance."""
     recipe = plan.recipe
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
-    # By the recipe: kept reports have their metrics in the order of their names.
+    # In the order of the recipe, since stored reports sort metrics by name.
     signatures = results.reports[scored[0]]["signatures"]
     metric = next(name for key in recipe.score.metrics if (name := METRICS.get(key, DISTINCT)) in signatures)
     several = len(recipe.seeds) > 1
@@ -173,7 +173,7 @@ def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def _bootstrap(report: Mapping[str, Any]) -> str:
-    """The bootstrap of a report in words, by its signature: some kept results are of a one-sided one."""
+    """Describe the bootstrap of a report by its signature, since some stored results used a one-sided one."""
     tests = [one for system in report["systems"] for one in system.get("tests", {}).values()]
     signature = next((one["bootstrap"]["signature"] for one in tests if "bootstrap" in one), "")
     parts = dict(part.split(":", 1) for part in signature.split("|") if part)
@@ -182,7 +182,7 @@ def _bootstrap(report: Mapping[str, Any]) -> str:
 
 
 def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> list[str]:
-    """Score, gain and whether it is significant."""
+    """The cells of a system: score, gain and significance."""
     if entry is None:
         return ["–", "–", "–"]
     score = over_seeds(entry["mean"][metric], entry["sd"][metric])
@@ -196,7 +196,7 @@ def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> l
 
 
 def pictures(plan: Plan, results: Results) -> Iterator[Section]:
-    """Draw and save: BLEU and gains by length, box plots of the sentences' scores, perplexity during training."""
+    """Draw and save BLEU and gains by length, box plots of sentence scores, and perplexity during training."""
     from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
@@ -228,7 +228,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
 
 
 def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric: str) -> dict[str, np.ndarray]:
-    """Each system's scores [N] of the sentences of a test, mean over its seeds; of systems whose outputs are there.
+    """The sentence scores [N] of each system with outputs for a test set, averaged over its seeds.
 
     Args:
         metric: a key of :data:`.names.METRICS`
@@ -250,10 +250,10 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric
 
 
 def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int) -> Table:
-    """Numbers of the runs beside their scores: mean ± standard deviation over the seeds.
+    """A table of further numbers of the systems: mean ± standard deviation over seeds.
 
     Args:
-        what: of the facts, ``values`` or ``seconds``
+        what: which facts, ``values`` or ``seconds``
     """
     names = list(dict.fromkeys(name for facts in results.facts.values() for name in facts[what]))
     rows = []
@@ -270,7 +270,7 @@ def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int)
 
 
 def published(plan: Plan, results: Results) -> list[Table]:
-    """Figures of papers, a table for each of theirs, with ours of the same metric and test beside them."""
+    """One table for each table of a paper, with our scores in the same metric and test set next to them."""
     compared: list[Table] = []
     for source in dict.fromkeys(one.source for one in plan.recipe.published):
         some = [one for one in plan.recipe.published if one.source == source]
@@ -291,12 +291,12 @@ def published(plan: Plan, results: Results) -> list[Table]:
 
 
 def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
-    """Our scores of what a paper's figures measure, by system; ``mean METRIC of the tests`` is of all tests."""
+    """Our scores in the metric of a paper's figures, by system; ``mean METRIC of the tests`` covers all test sets."""
     metric = one.metric.removeprefix("mean ").removesuffix(" of the tests")
     tests = plan.tests if metric != one.metric else [one.test] if one.test else plan.tests[:2]
     reports = [results.reports.get(Scored(test, lines=one.lines or "")) for test in tests]
     if metric == one.metric and len(reports) > 1:
-        return {}  # of which test, the paper does not say
+        return {}  # the paper does not name the test set
     scores = {}
     for name in plan.recipe.systems:
         entries = [report and _entry(report, name) for report in reports]
@@ -337,7 +337,7 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
 
 
 def as_html(plan: Plan, sections: Sequence[Section]) -> str:
-    """The report as one page that needs nothing else."""
+    """The report as one self-contained page."""
     name, about = html.escape(str(plan.recipe.name)), html.escape(plan.recipe.about)
     parts = [f"<h1>{name}</h1>", *([f"<p>{about}</p>"] if about else [])]
     for section in sections:
@@ -345,7 +345,7 @@ def as_html(plan: Plan, sections: Sequence[Section]) -> str:
         title = html.escape(section.title)
         folded = f"<details><summary>{title}</summary>{inner}</details>"
         parts.append(folded if section.rest else f"<h2>{title}</h2>{inner}")
-    # The body comes last, as a text in it may look like a mark.
+    # The body is filled in last, since text in it may look like a placeholder.
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     for mark, text in {"RECIPE": html.escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
         page = page.replace(f"__{mark}__", text)
@@ -356,7 +356,7 @@ def _html_block(block: str | Table | Picture) -> str:
     escape = html.escape
     if isinstance(block, Picture):
         text = block.path.read_text(encoding="utf-8")
-        # HTML takes the drawing without the XML declaration before it.
+        # In HTML, a drawing has no XML declaration.
         return f"<figure>{text[text.index('<svg') :]}<figcaption>{escape(block.title)}</figcaption></figure>"
     if isinstance(block, str):
         return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"

@@ -1,4 +1,4 @@
-"""Running a recipe's stages: what is not done yet, several at a time, each once."""
+"""Running of a recipe's unfinished stages, several at a time."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from fairseq_syntax.runtime.jobs import Step, read_record
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
 
-# Training on CPUs is faster where freed memory is kept: docs/how-to.md.
+# Training on CPUs is faster if freed memory is kept (docs/how-to.md).
 _MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
-# Of a line of fairseq's log: epoch, batch and batches of it (none at its end), updates.
+# In a line of fairseq's log: epoch, batch and number of batches (missing at the end of an epoch), updates.
 _PROGRESS = re.compile(r"epoch (\d+)(?:: +(\d+) / (\d+)| \|).*?num_updates[= ](\d+)")
 
 
 def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a recipe's commands get beside those of this process."""
-    # This package for the commands, too, where it is on the path and not installed.
+    """The environment variables of a recipe's commands, in addition to those of this process."""
+    # Makes this package available to the commands if it is on the path but not installed.
     path = [os.path.dirname(USER_DIR), *filter(None, [os.environ.get("PYTHONPATH")])]
     fixed = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     malloc = {name: os.environ.get(name, value) for name, value in _MALLOC.items()}
@@ -44,13 +44,13 @@ def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class Runner:
-    """Runs stages, so many at a time.
+    """Runs stages, several at a time.
 
     Args:
-        folder: of the recipe, for the logs
-        jobs: stages that run at the same time
-        variables: of the environment of all commands
-        cluster: where commands run, in place of this machine
+        folder: the result folder, for logs
+        jobs: the maximum number of concurrent stages
+        variables: environment variables of all commands
+        cluster: the cluster that runs the commands, instead of this machine
     """
 
     def __init__(
@@ -64,30 +64,30 @@ class Runner:
         self._stopped = False
 
     def run(self, stages: Sequence[Stage]) -> list[str]:
-        """Make what is not made yet, each stage after those that make what it reads.
+        """Run the unfinished stages, each after those that make its inputs.
 
         Returns:
-            names of the stages that failed; those that need them were not begun, the others went on
+            the names of the stages that failed; stages that depend on them are not started, others are
 
         Raises:
-            KeyboardInterrupt, SystemExit: it was told to end; so were the commands
+            KeyboardInterrupt, SystemExit: the process was interrupted or terminated, and has ended the commands
         """
         needs = dependencies(stages)
         waiting = {stage.name: stage for stage in stages}
         futures: dict[Future[bool], str] = {}
         failed: list[str] = []
         bar = progress(total=len(stages), unit="stages", of=self.folder.name)
-        # no rate of stages, which are as different as a copy and a training: each says itself how long it has
+        # no rate, since stages differ as much as copying and training; each shows its own remaining time
         bar.bar_format = "{desc}: {n_fmt}/{total_fmt} stages, {elapsed}{postfix}"
-        # Threads, as each only waits for the process of its stage's command.
+        # Threads suffice, since each only waits for the process of a command.
         with on_termination(self._stop), ThreadPoolExecutor(max(1, self.jobs)) as pool, bar:
             while waiting or futures:
                 ready = [name for name in waiting if not needs[name]]
                 for name in ready[: max(0, self.jobs - len(futures))]:
                     futures[pool.submit(self._make, waiting.pop(name))] = name
                 if not futures:
-                    break  # what is left needs what failed
-                # A second at most, for what the bar says of running stages.
+                    break  # the remaining stages depend on failed ones
+                # At most a second, to update the state of running stages in the bar.
                 for future in wait(futures, 1.0, FIRST_COMPLETED).done:
                     name = futures.pop(future)
                     bar.update()
@@ -97,12 +97,12 @@ class Runner:
                     for before in needs.values():
                         before.discard(name)
                 if not bar.disable:
-                    # A copy: other threads begin and end stages meanwhile.
+                    # A copy, since other threads change it.
                     bar.set_postfix_str("; ".join(self._state(*one) for one in list(self._begun.values())))
         return failed
 
     def _make(self, stage: Stage) -> bool:
-        """Make a stage unless it is done; whether it is there now."""
+        """Make a stage unless it is done; returns whether it is done now."""
         try:
             step = stage.step()
             with step.making() as record:
@@ -113,29 +113,29 @@ class Runner:
             if not self._stopped:
                 self.say(f"{stage.name}: FAILED: {error}")
             return False
-        except BaseException:  # a fault of this program must not leave a training running
+        except BaseException:  # an error in this program must not leave a training running
             self._end_commands()
             raise
         finally:
             self._begun.pop(stage.name, None)
 
     def _run_commands(self, stage: Stage, step: Step) -> None:
-        """Run the commands of a stage, and record that it is done. Raises SyntaxDataError where it is not."""
+        """Run the commands of a stage, and record that it is done. Raises SyntaxDataError if it fails."""
         log = self.log(stage)
-        # Of the same origin it was interrupted, and its commands go on with what is there.
+        # With the same fingerprint, the stage was interrupted, and its commands resume with the existing files.
         before = read_record(stage.stamp)
         if before is not None and before["made_from"] != step.made_from:
             stage.remove_stale()
-        # First: after an interruption, the record says whose unfinished outputs these are.
+        # First, so that after an interruption the record tells what the unfinished outputs belong to.
         step.begin()
         stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")
         begun = time.monotonic()
         self._begun[stage.name] = stage, begun
-        if stage.kind in ("parse", "train") and not sys.stderr.isatty():  # hours, of which no bar tells
+        if stage.kind in ("parse", "train") and not sys.stderr.isatty():  # it may take hours, and there is no bar
             self.say(f"{stage.name}: started; its log is {log}")
         for path in (log, *stage.outputs):
             make_folder(path.parent)
-        # Of this start alone: its end is shown if it fails, and says how far a training is.
+        # Only for this start: its end is shown on failure, and gives the progress of training.
         log.write_bytes(b"")
         for command in stage.commands:
             status = self._run(command, log)
@@ -150,15 +150,15 @@ class Runner:
         self.say(f"{stage.name}: done in {duration(seconds)}")
 
     def say(self, text: str) -> None:
-        """Say a line, with the time since the start."""
+        """Print a line with the time since the start."""
         say(f"[{duration(time.monotonic() - self.started):>7}] {text}")
 
     def log(self, stage: Stage) -> Path:
-        """Where the output of a stage's commands is."""
+        """The log of a stage's commands."""
         return self.folder / "logs" / f"{stage.stamp.name}.log"
 
     def _run(self, command: Command, log: Path) -> int:
-        """Run a command, here or on the cluster; its exit status."""
+        """Run a command here or on the cluster; returns its exit status."""
         with log.open("ab") as stream:
             stream.write(f"$ {command}\n".encode())
         output = None if command.stdout is None else os.path.abspath(command.stdout)
@@ -168,7 +168,7 @@ class Runner:
 
     def _started(self, process: subprocess.Popen) -> None:
         self._processes.append(process)
-        if self._stopped:  # by a signal that came between the start of the process and this line
+        if self._stopped:  # a signal arrived between the start of the process and this line
             self._end_commands()
 
     def _stop(self, number: int) -> None:
@@ -184,7 +184,7 @@ class Runner:
                 process.stdin.close()  # type: ignore[union-attr]  # at whose end runtime/commands.py ends the command
 
     def _state(self, stage: Stage, begun: float) -> str:
-        """How long a stage has run, and, of a training, how long it has to go."""
+        """The running time of a stage and, for training, the remaining time."""
         seconds = time.monotonic() - begun
         share = training_share(self.log(stage), stage) if stage.kind == "train" else None
         left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
@@ -198,14 +198,14 @@ def _end_of(log: Path) -> str:
 
 
 def training_share(log: Path, stage: Stage) -> float | None:
-    """How much of a training is over, by its log and its last --max-update or --max-epoch; None: nobody knows."""
+    """The finished share of a training, by its log and its last --max-update or --max-epoch; None if unknown."""
     limits: dict[Any, float] = {}
     for option, value in pairwise(map(str, stage.commands[0].words)):
         if option in ("--max-update", "--max-epoch"):
             with suppress(ValueError):
                 limits[option] = float(value)
     try:
-        with log.open("rb") as file:  # its end: a log of days is long, and is looked at every second
+        with log.open("rb") as file:  # only the end of the log, which may be long and is read every second
             file.seek(max(0, os.path.getsize(log) - 20_000))
             text = file.read().decode("utf-8", "replace")
     except OSError:
@@ -220,7 +220,7 @@ def training_share(log: Path, stage: Stage) -> float | None:
 
 
 def typed(stages: Sequence[Stage], variables: Mapping[str, str]) -> list[str]:
-    """The commands of stages as a person would type them, with what they need before."""
+    """The commands of stages as typed in a shell, with the preparations that they need."""
     shown = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
     lines = [f"export {' '.join(f'{name}={shlex.quote(value)}' for name, value in shown.items())}"]
     folders: set[str] = set()

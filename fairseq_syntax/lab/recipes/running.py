@@ -1,4 +1,4 @@
-"""A recipe from its plan to its report: what is kept, what is made, what is scored."""
+"""Execution of a recipe: running stages, scoring finished runs, stored results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fairseq_syntax.runtime.jobs import read_record
 
 
 class Work:
-    """Runs a recipe: makes its stages, scores the finished runs, reports and keeps their results.
+    """Executes a recipe: runs its stages, scores finished runs, and collects and stores their results.
 
     Args:
-        plan: its stages
-        only, seeds: the systems or runs, and seeds, that are to be made (default: all)
-        to: the last kind of stage that is
+        plan: the plan of the recipe
+        only, seeds: the systems or runs, and the seeds, to make (default: all)
+        to: the last kind of stage to make
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Work:
         self.kept = Kept.read(self.kept_file)
         self.variables = environment(plan.recipe.threads, plan.recipe.env)
 
-    # ------------------------------------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------------------------------- existing results
 
     @cached_property
     def kept_runs(self) -> list[Run]:
-        """Runs whose results are kept, as the recipe stands."""
+        """The runs with stored results for the recipe's current settings."""
         return [run for run in self.plan.runs if self.kept.runs.get(str(run), {}).get("key") == self.plan.key(run)]
 
     def finished(self) -> list[Run]:
-        """Runs whose translations are there."""
+        """The runs whose translations exist."""
         return [
             run
             for run in self.plan.runs
@@ -60,16 +60,16 @@ class Work:
         ]
 
     def stages(self) -> list[Stage]:
-        """The stages up to the translations of the chosen runs, but for those that are kept."""
+        """The stages up to the translations of the chosen runs, except for runs with stored results."""
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
-        # All translations are kept: of the data, only what scores are made from beside these is needed, such as the
-        # references, and not a parse or pieces that only models read.
+        # If all translations are stored, only the data for scoring are needed, such as references, but not parses and
+        # pieces that only models read.
         if not runs:
             wanted: set[Path | str] = set()
             for score in self.scores(self.plan.runs):
                 wanted |= set(score.inputs).difference(score.reads)
-            # Backwards: what a stage reads is wanted before the stage that makes it comes up.
+            # Backwards, so that a stage's inputs are requested before the stage that makes them is reached.
             for stage in reversed(stages):
                 if wanted.isdisjoint((stage.name, *stage.outputs)):
                     stages.remove(stage)
@@ -78,25 +78,25 @@ class Work:
         return self._wanted(stages)
 
     def scores(self, finished: Sequence[Run]) -> list[Stage]:
-        """The stages that score finished runs."""
+        """The stages that score the finished runs."""
         stages = (self.plan.score(table, finished) for table in self.plan.tables())
         return [stage for stage in stages if stage is not None]
 
     def all_stages(self) -> list[Stage]:
-        """All of them, as if all runs were finished."""
+        """All stages, as if all runs were finished."""
         return self._wanted([*self.stages(), *self.scores(self.plan.runs)])
 
     def _wanted(self, stages: Sequence[Stage]) -> list[Stage]:
-        """The stages of kinds up to the last that is wanted."""
+        """The stages up to the last requested kind."""
         return [stage for stage in stages if KINDS.index(stage.kind) <= KINDS.index(self.to)]
 
     # -------------------------------------------------------------------------------------------------------- work
 
     def run(self, runner: Runner) -> list[str]:
-        """Make what is not made yet.
+        """Run the unfinished stages.
 
         Returns:
-            names of the stages that failed
+            the names of the stages that failed
         """
         failed = runner.run(self.stages())
         scores = self._wanted(self.scores(self.finished()))
@@ -105,10 +105,10 @@ class Work:
         return failed + runner.run([stage for stage in scores if not stage.missing()])
 
     def _restore(self, run: Run) -> None:
-        """Write the translations of a kept run where they would be, unless they were made here."""
+        """Write the stored translations of a run to their usual files, unless they were made here."""
         outputs = self.kept.runs[str(run)]["outputs"]
         for table, stage in zip(self.plan.outputs(run), translations(self.plan, run)):
-            # What is there may be of an earlier state of the recipe.
+            # Existing files may belong to earlier settings of the recipe.
             if str(table) in outputs and not stage.is_done():
                 (path,) = stage.outputs
                 make_folder(path.parent)
@@ -116,7 +116,7 @@ class Work:
                     file.writelines(f"{line}\n" for line in outputs[str(table)])
 
     def results(self) -> Results:
-        """What there is to report: of finished runs that were made here, and of those that are kept."""
+        """The results to report, of runs finished here and of stored ones."""
         finished = self.finished()
         results = Results({}, {}, list(self.kept.environments))
         keys = {str(run): self.plan.key(run) for run in self.plan.runs}
@@ -126,8 +126,8 @@ class Work:
                 results.reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
                 continue
             if entry is None or entry["key"] != self.plan.score_key(table):
-                continue  # nothing is kept, or the recipe scores otherwise now
-            if entry["runs"].items() <= keys.items():  # none of its runs has changed since
+                continue  # nothing is stored, or the recipe's scoring has changed
+            if entry["runs"].items() <= keys.items():  # its runs have not changed since
                 results.reports[table] = entry["report"]
         for run in finished:
             log = self.plan.model(run) / "train.log"
@@ -138,9 +138,9 @@ class Work:
         return results
 
     def _facts(self, run: Run, results: Results) -> dict[str, Any]:
-        """What is told of a run beside its scores: seconds by kind of stage, commands, and values by name.
+        """Facts about a run in addition to its scores: seconds by kind of stage, commands, and values by name.
 
-        Its hardware goes into ``results``, which has its curves already.
+        Its hardware is added to ``results``, which already contains its curves.
         """
         score = self.plan.recipe.score
         facts: dict[str, Any] = {"seconds": {}, "commands": [], "values": {}}
@@ -161,7 +161,7 @@ class Work:
         return facts
 
     def keep(self, results: Results) -> Path:
-        """Put results into the recipe's file of kept results. Raises SyntaxDataError where it names none."""
+        """Add results to the recipe's file of stored results. Raises SyntaxDataError if the recipe names no file."""
         if self.kept_file is None:
             raise SyntaxDataError("the recipe has no `kept`", path=self.plan.path, hint="kept: results.jsonl.gz")
         kept = Kept(environments=list(results.environments))
@@ -181,7 +181,7 @@ class Work:
 
 
 def number_in(path: Path, key: str) -> float:
-    """A number of a JSON file. Raises SyntaxDataError where it is not there."""
+    """A number in a JSON file. Raises SyntaxDataError if it is missing."""
     try:
         value: Any = json.loads(path.read_text(encoding="utf-8"))
         for part in key.split("."):

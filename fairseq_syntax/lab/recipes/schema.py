@@ -1,6 +1,6 @@
-"""The recipe: what a YAML file may say, as pydantic models. Each field's description is its line in the reference.
+"""The keys of a recipe as pydantic models; the fields' descriptions appear in the reference.
 
-Scalars are read as they are written (``no`` is a language, ``1.10`` a name) and converted by the fields' types.
+Scalars are read as strings (``no`` is a language, ``1.10`` a name) and converted by the types of fields.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pydantic_core import PydanticCustomError
 from fairseq_syntax.errors import meant
 from fairseq_syntax.lab.recipes.stages import Kind
 
-NAME = r"^\w[\w.+-]*$"  # names become names of files
+NAME = r"^\w[\w.+-]*$"  # names are used as file names
 
 Name = Annotated[str, Field(pattern=NAME)]
 Scalar = str | int | float | bool
-# Of fairseq's commands: `dropout: 0.1` is `--dropout 0.1`, `amp: true` is `--amp`; `false` and `null` leave it out.
-# A file is `{recipe}/NAME`, beside the recipe, or `{folder}/NAME`, in the result folder.
+# Options of fairseq's commands: `dropout: 0.1` is `--dropout 0.1`, `amp: true` is `--amp`; `false` and `null` omit it.
+# Files are `{recipe}/NAME`, next to the recipe, or `{folder}/NAME`, in the result folder.
 Options = dict[str, Scalar | list[Scalar] | None]
 
 Metric = Literal["bleu", "bleu1", "bleu_char", "chrf", "ter", "ribes", "distinct1", "exact"]
 
 
 def _error(message: str, *place: str) -> PydanticCustomError:
-    """An error of a key below the one that is being validated, for a check that looks at several keys."""
+    """An error for a key below the validated one, for checks that involve several keys."""
     return PydanticCustomError("recipe", "{message}", {"message": message, "place": place})
 
 
@@ -46,11 +46,11 @@ Seeds = Annotated[list[int], BeforeValidator(_one_as_list), Field(min_length=1)]
 
 
 class Section(BaseModel):
-    """A mapping whose keys are all known."""
+    """A mapping that accepts only known keys."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
-    # pydantic refuses unknown keys, too, but does not say which one was meant.
+    # pydantic rejects unknown keys too, but does not suggest the intended one.
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
@@ -224,7 +224,7 @@ class Translate(Section):
     """How the tests are translated. Any other key is an option of fairseq-generate, such as `beam: 5`."""
 
     model_config = ConfigDict(extra="allow")
-    # By this annotation pydantic checks the values of all other keys.
+    # With this annotation, pydantic validates the values of all other keys.
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
     checkpoint: Literal["best", "last"] = Field("best", description="best on validation data, or last")
@@ -311,7 +311,7 @@ class Command(Section):
     outputs: list[str] = Field(min_length=1, description="output files")
 
     def is_of(self, system: str) -> bool:
-        """Whether it is run for each seed of a system."""
+        """Whether the command runs for each seed of a system."""
         return self.each == "run" and (self.systems is None or system in self.systems)
 
 
@@ -342,7 +342,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Recipe:
-        """Whatever a key names elsewhere in the recipe is defined there."""
+        """Check that names refer to existing parts of the recipe."""
         parses = ["parse", *self.parse.controls]
         for name, system in self.systems.items():
             if system.arch is None:
@@ -372,5 +372,5 @@ class Recipe(Section):
 
     @property
     def baseline(self) -> str:
-        """The system that the others are compared with."""
+        """The system with which the others are compared."""
         return self.score.baseline or next(iter(self.systems))

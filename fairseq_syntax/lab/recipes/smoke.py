@@ -1,4 +1,4 @@
-"""A whole recipe cut down to seconds: a few sentences, narrow models, a few updates, no models of a parser."""
+"""A version of a recipe that runs in seconds: few sentences, narrow models, few updates, no parser models."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def smoke(recipe: Recipe) -> Recipe:
     for system in small.systems.values():
         system.size, system.train, system.options = map(_cut, (system.size, system.train, system.options))
         system.translate.pop("fp16", None)
-    # beam, lenpen and the like, which are no fields of the section
+    # beam, lenpen and so on, which are not fields of the section
     small.translate.__pydantic_extra__ = {**recipe.translate.options, "fp16": None, **_TRANSLATE}
-    # Files with a line for each sentence of a test are of the whole test.
+    # Files with one line per sentence belong to the whole test set.
     small.score.resamples, small.score.trials, small.score.lines, small.score.groups = 20, 20, {}, None
     small.published = [figures for figures in recipe.published if figures.lines is None]
     return small
 
 
 def _without_models(side: ParseSide) -> None:
-    """A parser that needs no model, also in place of a parse that exists: that is of all sentences."""
+    """Use a parser that needs no model, also instead of an existing parse, which covers all sentences."""
     side.parser, side.models, side.structured, side.files = "fairseq_syntax.corpus.parsing.chain", None, False, None
     side.tokenizer = "spaces" if side.tokenizer == "spaces" else "basic"
 
 
 def _cut(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of fairseq-train that cost no time: narrow layers, float32, no limit of their own."""
+    """Replace options of fairseq-train by fast ones: narrow layers, float32, no limits."""
     dashed = {key.replace("_", "-"): value for key, value in values.items()}
     return {
         key: str(min(int(value), WIDTH)) if key.endswith(_WIDTHS) and str(value).isdigit() else value

@@ -1,7 +1,7 @@
-"""Stages of a recipe: commands that a person could type, with the files that they read and make.
+"""Stages of a recipe: commands, as typed in a shell, with their input and output files.
 
-What a stage was made from is its commands' words and the *content* of its inputs. Names of files do not count, nor do
-words that cannot change a result, such as the number of worker processes.
+The fingerprint of a stage consists of the words of its commands and the *content* of its inputs. File names do not
+count, nor do words that cannot change a result, such as the number of worker processes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
-# In the order of the work: --to stops after a kind, and a recipe's own command comes before the stages of one.
+# In the order of execution. --to stops after a kind; a recipe's own commands run before the stages of a kind.
 Kind = Literal["corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
 class Out:
-    """A file, folder or prefix that a command makes, or reads by a name that does not count."""
+    """A file, folder or prefix that a command writes, or whose content does not count."""
 
     path: Path
 
@@ -38,25 +38,25 @@ class Out:
 
 
 class In(Out):
-    """A file or folder that a command reads: its content counts."""
+    """A file or folder that a command reads, whose content counts."""
 
 
 class Free(str):
-    """A word that has no part in the result, such as the number of worker processes."""
+    """A word that does not affect the result, such as the number of worker processes."""
 
 
 Word = str | In | Out
 USER_DIR = os.path.dirname(os.path.abspath(fairseq_syntax.__file__))
-# As it is typed: where this package is installed has no part in a result, and differs between machines.
+# As typed in a shell; the place of installation does not affect results and differs between machines.
 _USER_DIR = Free("$(fairseq-syntax user-dir)")
 PLUGIN: tuple[Word, ...] = (Free("--user-dir"), _USER_DIR, "--task", "syntax_translation")
 
 
 def options(values: Mapping[str, Any]) -> list[Word]:
-    """Options of a command: ``{"lr": 0.1, "amp": True, "betas": [1, 2]}`` is ``--lr 0.1 --amp --betas 1 2``.
+    """Options of a command: ``{"lr": 0.1, "amp": True, "betas": [1, 2]}`` becomes ``--lr 0.1 --amp --betas 1 2``.
 
-    A mapping is an option for each of its keys, ``--test NAME=VALUE``. None, False and what is empty leave an option
-    out. Where the values have no part in the result, neither has the option.
+    A mapping becomes one option per key, ``--test NAME=VALUE``. None, False and empty values omit the option. If the
+    values do not affect the result, neither does the option.
     """
     words: list[Word] = []
     for key, value in values.items():
@@ -73,7 +73,7 @@ def options(values: Mapping[str, Any]) -> list[Word]:
 
 
 def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curdir) -> str:
-    """A path as it is typed in a folder: relative, or absolute where it is far away."""
+    """A path as typed in a folder: relative, or absolute if it is far away."""
     relative = os.path.relpath(path, folder)
     return os.path.abspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
 
@@ -83,20 +83,20 @@ class Command:
     """A command line.
 
     Args:
-        words: the first one names the program, or is ``bash`` before a text for the shell
-        stdout: where its output goes, in place of the stage's log
+        words: the program and its arguments, or ``bash`` and a shell script
+        stdout: the file for standard output, instead of the stage's log
     """
 
     words: Sequence[Word]
     stdout: Path | None = None
 
     def __str__(self) -> str:
-        """As it is typed."""
+        """The command as typed in a shell."""
         texts = [f'"{word}"' if word is _USER_DIR else shlex.quote(str(word)) for word in self.words]
         return " ".join(texts) + (f" > {shlex.quote(shown(self.stdout))}" if self.stdout else "")
 
     def arguments(self) -> list[str]:
-        """As it is run: by this Python, whatever is on PATH."""
+        """The command as executed, with this Python regardless of PATH."""
         program, *rest = [USER_DIR if word is _USER_DIR else str(word) for word in self.words]
         if program == "fairseq-syntax":
             return [sys.executable, "-m", "fairseq_syntax", *rest]
@@ -107,20 +107,20 @@ class Command:
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands that make some files out of others, once.
+    """Commands that make output files from input files.
 
     Args:
         kind: one of :data:`KINDS`
-        name: of this stage within the recipe, as it is shown
-        outputs: files that are there when it is done
-        stamp: a file that is the recipe's own, beside which it is noted that the stage is done: commands have such
-            notes and locks of their own beside what they make
-        reads: more inputs than the commands' words name
-        listed: folders of which the names and sizes of files count
-        stale: patterns of files beside the outputs that are removed before the stage is made of something else
+        name: the name of the stage within the recipe, as displayed
+        outputs: the files that exist when it is done
+        stamp: a file of the recipe next to which the record of the stage is stored, because commands keep their own
+            records and locks next to their outputs
+        reads: inputs in addition to those in the commands' words
+        listed: folders whose file names and sizes count
+        stale: patterns of files next to the outputs, which are removed before the stage is made from other inputs
         run: the system and seed that it belongs to, if any
-        about: what else it depends on
-        after: names of stages that come before it, beside those that make its inputs
+        about: further values on which it depends
+        after: the names of stages that precede it, in addition to those that make its inputs
     """
 
     kind: str
@@ -137,16 +137,16 @@ class Stage:
 
     @property
     def inputs(self) -> list[Path]:
-        """All that it reads."""
+        """All inputs."""
         words = [word.path for command in self.commands for word in command.words if isinstance(word, In)]
         return list(dict.fromkeys([*words, *self.reads]))
 
     def missing(self) -> list[Path]:
-        """Inputs that are not there."""
+        """The inputs that do not exist."""
         return [path for path in (*self.inputs, *self.listed) if not path.exists()]
 
     def step(self) -> Step:
-        """The record of the stage as it stands: its inputs have to be there.
+        """The step of the stage for its current inputs, which must exist.
 
         Raises:
             SyntaxDataError: an input is missing
@@ -165,11 +165,11 @@ class Stage:
         return Step((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))
 
     def is_done(self) -> bool:
-        """Whether all of it is there, made from what it would be made from now."""
+        """Whether all outputs exist and were made from the current inputs."""
         return not self.missing() and self.step().record() is not None
 
     def remove_stale(self) -> None:
-        """Remove what was made of something else, where a command would go on with it."""
+        """Remove files made from other inputs with which a command would resume."""
         for pattern in self.stale:
             folder, _, name = pattern.rpartition("/")
             for path in Path(folder).glob(name):
@@ -177,10 +177,10 @@ class Stage:
 
 
 def content(path: Path) -> str:
-    """What a file or a folder holds, as a digest; logs and hidden files do not count."""
+    """A digest of the content of a file or folder, without logs and hidden files."""
     if path.is_dir():
         return fingerprint(*([name, content(file)] for name, file in _files(path) if file.suffix != ".log"))
-    # All stages of a recipe ask for the same files again and again, within one process.
+    # The stages of a recipe need the digests of the same files repeatedly.
     status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
@@ -191,28 +191,28 @@ def _digest(path: Path, *_: int) -> str:
 
 
 def _listing(folder: Path) -> str:
-    """The files of a folder that may be too large to be read at each start."""
+    """A fingerprint of the names and sizes of files in a folder, which may be too large to read at each start."""
     return fingerprint(*([name, file.stat().st_size] for name, file in _files(folder)))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder and below, but for hidden ones, sorted: each by its path from there."""
+    """The files in and below a folder, except hidden ones, sorted by their relative paths."""
     for file in sorted(folder.rglob("*")):
         if file.is_file() and not file.name.startswith("."):
             yield os.fspath(file.relative_to(folder)), file
 
 
 def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
-    """The names of the stages that each stage, by name, has to wait for.
+    """For each stage name, the names of the stages on which it depends.
 
     Raises:
-        SyntaxDataError: stages wait for one another, as where a command of the recipe reads what comes after it
+        SyntaxDataError: the dependencies are cyclic, for example if a command reads the output of a later stage
     """
     makers: dict[Path, str] = {}
     for stage in stages:
         for path in stage.outputs:
             makers[path] = stage.name
-            makers.setdefault(path.parent, stage.name)  # a folder that is read as a whole
+            makers.setdefault(path.parent, stage.name)  # for stages that read the whole folder
     needs: dict[str, set[str]] = {}
     for stage in stages:
         before = {makers[path] for path in stage.inputs if path in makers}

@@ -1,4 +1,4 @@
-"""A first recipe for a corpus: sizes, training and vocabulary that suit the number of sentence pairs."""
+"""A first recipe for a corpus, with sizes, training and vocabulary that suit the number of sentence pairs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PRESET = re.compile(r'^register_presets\(\s*"(\w+)",\s*encoder_syntax="([\w,]+)
 
 
 def systems() -> dict[str, str]:
-    """The encoder's systems by name, and what a recipe says of each: its architecture and criterion.
+    """The encoder systems by name, with their architecture and criterion as in a recipe.
 
-    They are read off the source, because ``--help`` and completion name them and importing them imports fairseq, which
-    takes seconds; a test compares them with the registered ones. A system of both sides is left out, as a first recipe
-    parses the source only.
+    They are read from the source code, since ``--help`` and completion list them, and importing them would import
+    fairseq, which takes seconds; a test compares them with the registered systems. Systems for both sides are left out,
+    because a first recipe parses only the source.
     """
     texts = [path.read_text(encoding="utf-8") for path in sorted(SYSTEMS.glob("*.py"))]
     presets = {
@@ -48,7 +48,7 @@ def systems() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Scale:
-    """What suits a corpus of up to ``pairs`` sentence pairs."""
+    """The settings for a corpus of fewer than ``pairs`` sentence pairs."""
 
     pairs: float
     about: str
@@ -59,10 +59,10 @@ class Scale:
     dropout: float
     max_tokens: int
     rate: float
-    pieces: int  # of a language with spaces; others have more characters
+    pieces: int  # for languages with spaces; others have more characters
 
     def updates(self, pairs: int) -> int:
-        """Of the training: about as many epochs as a small model needs, and rounded."""
+        """The number of updates, rounded: about as many epochs as a small model needs."""
         if self.width > 128:
             return 50_000 if self.inner == 1024 else 100_000
         return max(800, min(8000, round(pairs * 0.28) // 100 * 100))
@@ -89,13 +89,13 @@ def first_recipe(
     """The text of a commented recipe.
 
     Args:
-        path: where it will be: files are named as seen from there
-        train, valid, tests: splits, as :func:`.gathering.split_files` takes them
-        chosen: of :func:`systems`
-        models: of the source's parser
+        path: the file of the recipe, relative to which other files are named
+        train, valid, tests: splits, as for :func:`.gathering.split_files`
+        chosen: names in :func:`systems`
+        models: the models of the source parser
 
     Raises:
-        SyntaxDataError: a file is missing, or its two sides differ in length
+        SyntaxDataError: a file is missing, or the two sides of a split differ in length
     """
     entries, langs = systems(), (source, target)
     pairs, *counts = (
@@ -106,7 +106,7 @@ def first_recipe(
     many_characters = [lang for lang in langs if tokenizer_of(lang) != "13a"]
     covered = ", ".join(f"{lang}: 0.9995" for lang in many_characters)
     sizes = ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in many_characters))}" for lang in langs)
-    # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
+    # At a small model's learning rate, post-norm layers hardly learn a distant language.
     normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if scale.width == 128 else ""
     lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts[1:])]
     updates = scale.updates(pairs)
@@ -134,6 +134,6 @@ def first_recipe(
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
-    """The files of a split as a recipe names them: one, or a list."""
+    """The files of a split as named in a recipe: one, or a list."""
     names = [shown(text, base) for text in texts]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
