@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        the exit status: 0; 1 after bad input, which is explained on stderr; 2 after wrong usage
+        the exit status: 0 for success, 1 for bad input (explained on stderr), 2 for wrong usage
     """
     write_utf8()
     argv = sys.argv[1:] if argv is None else argv
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         dest="subcommand", metavar="SUBCOMMAND", required=True, help=argparse.SUPPRESS, prog=parser.prog
     )
     chosen = load(argv[0]) if argv and "_ARGCOMPLETE" not in os.environ else None
-    # without one, help or an error names all of them, and a shell that completes a line wants their options too
+    # without a subcommand, help or an error lists all of them, and shell completion needs their options
     modules = {argv[0]: chosen} if chosen else commands()
     for name, module in modules.items():
         module.add_arguments(add_command(subparsers, name, module.COMMAND))
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             register()
             fairseq_log.setLevel(logging.WARNING)
         status: int = modules[args.subcommand].main(args) or 0
-        sys.stdout.flush()  # of a full disk, Python would only say so when it ends
+        sys.stdout.flush()  # otherwise Python would report a full disk only at exit
         return status
     except (SyntaxDataError, OSError, KeyboardInterrupt) as error:
         reported = report(f"fairseq-syntax {args.subcommand}", error)
@@ -63,16 +63,16 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(error, KeyboardInterrupt) and modules[args.subcommand].COMMAND.resumes:
             print("the same command continues where this one stopped", file=sys.stderr)
-        # Without a name it was standard output, such as a closed pipe.
+        # An error without a file name concerns standard output, such as a closed pipe.
         if isinstance(error, OSError) and error.filename is None:
             discard_output()
         return reported
     finally:
-        fairseq_log.setLevel(level)  # a training in this process has its log
+        fairseq_log.setLevel(level)  # restored for trainings in this process
 
 
 def _by_group(modules: dict[str, Any]) -> str:
-    """The subcommands' names and summaries, one group after the other."""
+    """The names and summaries of the subcommands, group by group."""
     lines = []
     for group in GROUPS:
         members = [(name, module.COMMAND.summary) for name, module in modules.items() if module.COMMAND.group == group]
@@ -81,13 +81,13 @@ def _by_group(modules: dict[str, Any]) -> str:
 
 
 def _asking(message: str, name: str, names: Iterable[str]) -> str:
-    """A message with the question which of the names was meant, if one is similar."""
+    """A message with a suggestion, if one of the names is similar."""
     question = similar(name, names)
     return f"{message}: {question}" if question else message
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that completes the command line, and end; without argcomplete there is no answer."""
+    """Answer a shell's request for completions, and exit; does nothing without argcomplete."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     try:

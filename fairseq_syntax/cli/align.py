@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
     options = translator_options(args)
     if args.choose:
-        options["alignment_heads"] = None  # all are tried, whichever was chosen before
+        options["alignment_heads"] = None  # all heads are tried, regardless of an earlier choice
     translator = Translator.load(checkpoints, **options)
     translator.check_parses(args.input)
     if args.choose:
@@ -83,7 +83,7 @@ def main(args: argparse.Namespace) -> None:
         checkpoint = os.path.join(model, CHECKPOINT) if exported else model
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
         if exported is not None:
-            exported.save(model)  # which says what its files are
+            exported.save(model)  # updates the checksums in its description
         finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)

@@ -28,9 +28,9 @@ from fairseq_syntax.runtime.files import check_output, errors_in
 if TYPE_CHECKING:
     from fairseq_syntax.lab.calibration import Sample
 
-# Small enough to leave the distributions as they are, large enough to keep their lists short.
+# Small enough not to affect the distributions, large enough to keep their lists short.
 _MIN_PROB = 1e-5
-AT_A_TIME = 1000  # sentences, which the parser sorts into batches
+AT_A_TIME = 1000  # sentences at a time, which the parser sorts into batches
 
 COMMAND = Command(
     group="research",
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
     else:
-        # the treebank's words, in its sentences of any length
+        # the treebank's words and sentences, of any length
         options = parser_options(args, distributions=True, tokenizer="whitespace", max_words=10**9)
         parsed = _parse(load_parser(options), gold)
     with errors_in(args.parsed or args.gold):
@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
-    """Parses of the gold words, with the gold sentence boundaries."""
+    """Parse the gold words, with gold sentence boundaries."""
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
     numbers = [line.line_number for line in gold for _ in line.sentences]
     parses: list[SentenceParse] = []
@@ -106,9 +106,9 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
 
 
 def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
-    """The temperatures (heads, labels) that the parser's scores were divided by.
+    """The temperatures (heads, labels) by which the parser's scores were divided.
 
-    None for marginals over trees, which have none, and for control parses, whose probabilities are no parser's.
+    None for arc marginals, which have no temperature, and for control parses, whose probabilities are not a parser's.
     """
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
     recorded = {
@@ -119,7 +119,7 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
 
 
 def _report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:
-    """The report and its reliability curves; includes fitted temperatures if the original ones are known."""
+    """The report and its reliability curves, with fitted temperatures if the original ones are known."""
     from fairseq_syntax.lab import calibration as c
 
     report: dict[str, Any] = {"words": sample.heads.n}
@@ -138,7 +138,7 @@ def _report(sample: Sample, bins: int, temperatures: tuple[float, float] | None)
     report["uas_by_confidence"] = [dict(zip(("confidence", "uas", "words"), row)) for row in by_confidence]
     report["kept"] = [dict(zip(("min_prob", "arcs_per_word", "mass"), row)) for row in c.kept_mass(sample.arcs)]
     if temperatures is not None:
-        # What is fitted comes on top of the temperatures that the scores were divided by already.
+        # The fitted temperatures are relative to those by which the scores were already divided.
         more = c.fit_temperature(sample.heads)
         temperature = more * temperatures[0]
         report["temperature"] = {

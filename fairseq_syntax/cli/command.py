@@ -20,18 +20,18 @@ GROUPS: tuple[Group, ...] = get_args(Group)  # in the order of ``fairseq-syntax 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand, as ``COMMAND`` of the module of its name in this package.
+    """The metadata of a subcommand: ``COMMAND`` in the module with its name in this package.
 
-    The module also has ``add_arguments(parser)`` and ``main(args)``, which returns the exit status; None is 0.
+    The module also defines ``add_arguments(parser)`` and ``main(args)``, which returns the exit status (None means 0).
 
     Args:
-        group: where ``fairseq-syntax --help`` lists it
-        summary: one line, without a capital or a full stop
-        example: a command to copy, or several; a test parses each
-        description: what ``--help`` says first (default: the summary)
-        needs_fairseq: whether it loads models or data of fairseq, which then has to know this package first
-        resumes: whether it continues an interrupted run of itself
-        step: its place in the pipeline within its group; those without one come after, by name
+        group: the group in which ``fairseq-syntax --help`` lists it
+        summary: one line, without capital and full stop
+        example: one or several commands to copy; a test parses each
+        description: the beginning of ``--help`` (default: the summary)
+        needs_fairseq: whether it loads fairseq models or data, so that the package must be registered first
+        resumes: whether rerunning it continues an interrupted run
+        step: its position in the pipeline within its group; others follow by name
     """
 
     group: Group
@@ -46,7 +46,7 @@ class Command:
 class _Help(argparse.HelpFormatter):
     """Help text that shows ranges and defaults of options, and leaves examples unwrapped.
 
-    argparse calls no methods but private ones for these; they are the same in all Pythons that are tested.
+    argparse only provides private methods for this, which are the same in all tested Python versions.
     """
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
@@ -54,7 +54,7 @@ class _Help(argparse.HelpFormatter):
         return "N" if is_number else super()._get_default_metavar_for_optional(action)
 
     def _expand_help(self, action: argparse.Action) -> str:
-        # A default that the help text says itself joins the range, in one pair of brackets.
+        # If the help text states the default itself, the range is added inside the same brackets.
         text, _, written = super()._expand_help(action).partition("(default: ")
         facts = [str(action.type)] if isinstance(action.type, Range) else []
         if written:
@@ -69,12 +69,12 @@ class _Help(argparse.HelpFormatter):
 
 
 def add_command(subparsers: Any, name: str, command: Command) -> argparse.ArgumentParser:
-    """The parser of a subcommand, without its options yet, and with its example below them.
+    """Create the parser of a subcommand, with its example but without options.
 
     Args:
-        subparsers: what ``ArgumentParser.add_subparsers`` returned
-        name: as it is typed
-        command: what it says about itself
+        subparsers: the result of ``ArgumentParser.add_subparsers``
+        name: the name of the subcommand
+        command: its metadata
     """
     example = textwrap.indent(textwrap.dedent(command.example).strip(), "  ")
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -88,7 +88,7 @@ def add_command(subparsers: Any, name: str, command: Command) -> argparse.Argume
 
 
 def load(name: str) -> Any:
-    """The module of a subcommand; None if there is none of this name."""
+    """Import the module of a subcommand; None if it does not exist."""
     if name.replace("_", "-") not in _module_names():
         return None
     module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
@@ -96,7 +96,7 @@ def load(name: str) -> Any:
 
 
 def commands() -> dict[str, Any]:
-    """All subcommands' modules by name, in the order of ``fairseq-syntax --help``."""
+    """The modules of all subcommands by name, in the order of ``fairseq-syntax --help``."""
     modules = {name: module for name in _module_names() if (module := load(name)) is not None}
 
     def place(name: str) -> tuple[int, int, str]:
@@ -107,6 +107,6 @@ def commands() -> dict[str, Any]:
 
 
 def _module_names() -> list[str]:
-    """The modules of this package, which are not all subcommands, as one would be typed."""
+    """The modules of this package, not all of which are subcommands, spelled like subcommands."""
     folder = str(Path(__file__).parent)
     return [module.name.replace("_", "-") for module in pkgutil.iter_modules([folder])]

@@ -127,7 +127,7 @@ def main(args: argparse.Namespace) -> int:
         check_outputs(targets.values(), [*inputs, args.json])
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
-    # before models score for hours
+    # checked before models score for hours
     of_files = [
         (name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready.items()
     ]
@@ -137,7 +137,7 @@ def main(args: argparse.Namespace) -> int:
     of_models = _forced_scores(args, contrast, sets, models) if models else ()
     for name, values in chain(of_models, of_files):
         scores[name] = values
-        if args.write_scores:  # at once: what fails after it does not cost them
+        if args.write_scores:  # written at once, so that a later failure does not lose them
             with atomic_open(targets[name]) as file:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
@@ -155,7 +155,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
-    """The scores of a file, one for each of the rows, the higher the better."""
+    """Read a file with one score per row; returned so that higher is better."""
     scores = []
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -173,11 +173,11 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
 def _forced_scores(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
-    """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
+    """Yield each model's name and scores of the rows; all models are loaded before the first one scores."""
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
     from fairseq_syntax.use.translator import Translator
 
-    # before models are loaded: a parse that does not fit is found out at once
+    # before models are loaded, so that a mismatched parse is reported at once
     parses = _read_parses(args.conllu, sets) if args.conllu else None
     options = {"parser_name": args.parser, "parser_lang": args.lang, "parser_dir": args.model_dir}
     options["device"] = args.device
@@ -202,13 +202,13 @@ def _forced_scores(
 
 
 def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequence[str | ParsedLine]:
-    """The sources, parsed once for all models if any needs it, with distributions if any needs those."""
+    """The sources, parsed once for all models if any model needs it, with distributions if needed."""
     most = max(decoders, key=lambda decoder: (len(decoder.needs), "arcs" in decoder.needs))
     return most.translator.parse(sources) if most.needs else sources
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
-    """The parses of the sets' sources, in turn, each checked to be that of its source."""
+    """Read the parses of the sets' sources, and check that each belongs to its source."""
     parses: list[ParsedLine] = []
     for path, contrast in zip(paths, sets):
         for line, source in zip(read_conllu(path, n_lines=len(contrast.sources)), contrast.sources):

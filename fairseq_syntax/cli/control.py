@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)
     control = Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
-    # The title needs the count, and a file that is bad near its end is found out before anything is written.
+    # The header needs the number of lines, and errors at the end of a file are found before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         for number, line in enumerate(control(lines)):
             segmented |= any(token.pieces is not None for token in line.tokens)
             if number == 0 and not line.words:
-                file.write("\n")  # keeps the header apart from nothing at all
+                file.write("\n")  # separates the header from an empty first line
             write_conllu(file, line)
     report = control.report
     if "shuffled" in args.control and report.without_partner:
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"arcs kept, since no other gives a tree: {report.not_replaced}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
-        then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
+        then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # next to its pieces
     what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_header())}"
     finished(args.output, what, then)
     return 0

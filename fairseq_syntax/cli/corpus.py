@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     if (args.reader is None) == (args.train is None) or (args.reader is not None) != (args.data is not None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
-        # as in a recipe, which passes its reader's options on: 2017 is a number, [a, b] a list
+        # parsed as YAML, like the reader's options in a recipe: 2017 is a number, [a, b] a list
         options: dict[str, Any] = {name: yaml.safe_load(text) for name, text in args.option}
         splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
         names = {name: texts[0] for name, texts in tests.items()} or None

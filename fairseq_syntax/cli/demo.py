@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def toy_folder() -> Path:
-    """Where the toy programs are: in the installed package, or in a checkout beside it.
+    """The folder of the toy programs, in the installed package or in a checkout.
 
     Raises:
-        SyntaxDataError: in neither
+        SyntaxDataError: there is none
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "toy", package.parent / "examples" / "toy"):
@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _comparison(folder: Path) -> str:
-    """The first ambiguous sentence that the models translate differently, and a command to go on with."""
+    """The first ambiguous sentence that the models translate differently, and a command to try next."""
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 
     source, reference, choices = (read_text(folder / "toy" / f"test.{end}") for end in ("src", "tgt", "open"))

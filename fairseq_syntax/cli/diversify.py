@@ -1,4 +1,4 @@
-"""``fairseq-syntax diversify``: translations by varied tag sequences, their diversity and its cost."""
+"""``fairseq-syntax diversify``: translations with varied tag sequences, their diversity and quality."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> None:
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
-    # all that can be wrong is found before hours of translating
+    # all checks come before hours of translating
     Scorer("bleu", [[""]], args.tokenize)
     make_folder(args.output)
     models, _, task = load_models(files_of(args.model), args.data, device=args.device)
@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> None:
             f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
             for v in sorted(variations, key=lambda v: (v.sentence, v.distance))
         ]
-        file.writelines(dict.fromkeys(lines))  # at distance 0 a translation is there as often as there are samples
+        file.writelines(dict.fromkeys(lines))  # at distance 0, the translation is repeated for each sample
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
     write_json(os.path.join(args.output, "diversity.json"), rows)
     with atomic_open(os.path.join(args.output, "diversity.md")) as file:

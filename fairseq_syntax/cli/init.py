@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     )
     with atomic_open(path) as file:
         file.write(text)
-    load(path)  # a mistake in it is to be found here, and not by run
+    load(path)  # errors should be found here rather than by `run`
     try:
         model_folder(args.source_lang, args.model_dir)
     except SyntaxDataError as error:

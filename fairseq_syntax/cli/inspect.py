@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
         tokens, missing = None, ""
         try:
             tokens = Tokens(path)
-        except SyntaxDataError as error:  # a store alone can still be looked at
+        except SyntaxDataError as error:  # a store can be inspected without its tokens
             missing = str(error)
         print(report(describe(store), args.label_groups))
         for sentence in sentence_numbers(args) or ([1] if len(store) else []):

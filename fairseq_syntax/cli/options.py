@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairseq_syntax.lab.scoring.report import System
 
 
-# An option of several values; they add up where it is repeated.
+# An option with several values, which accumulate if it is repeated.
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
 
 
@@ -37,7 +37,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 PAIRS: dict[str, Any] = {**SEVERAL, "type": _name_and_value, "default": []}
-# For ``type=``: ``--help`` shows the range of each.
+# For ``type=``; ``--help`` shows their ranges.
 positive = whole(1)
 natural = whole(0)
 probability = real(1e-9, 1.0)
@@ -48,19 +48,19 @@ seconds = real(0.001, 1e6)
 def refuse(
     args: argparse.Namespace, add_arguments: Callable[[Any], None], names: Collection[str], why: str, hint: str = ""
 ) -> None:
-    """Refuse options that have no effect in combination with the others.
+    """Reject options that have no effect in combination with others.
 
     Args:
-        args: parsed
-        add_arguments: of the subcommand, for the defaults
-        names: of these options in ``args``
-        why: nothing would be done with them
-        hint: what to do (default: to drop them)
+        args: the parsed arguments
+        add_arguments: the subcommand's function, for the defaults
+        names: the names of the options in ``args``
+        why: the reason why they have no effect
+        hint: what to do (default: omit them)
 
     Raises:
-        SyntaxDataError: one of them has another value than its default
+        SyntaxDataError: an option has a value other than its default
     """
-    # argparse does not say what was given: it is what differs from the defaults, which a second parser knows.
+    # argparse does not tell which options were given, so compare with the defaults of a second parser.
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     for name in names:
@@ -74,17 +74,17 @@ def add_data(parser: Any, of: str = "the model was") -> None:
 
 
 def add_model(parser: Any, *, several: bool = True) -> None:
-    """Add the argument ``MODEL``: a checkpoint, or an ensemble, which :func:`.named_files.files_of` takes apart."""
+    """Add the argument ``MODEL``, a checkpoint or an ensemble, for :func:`.named_files.files_of`."""
     help = "checkpoint or exported folder" + ("; commas join an ensemble" if several else "")
     parser.add_argument("model", metavar="MODEL[,MODEL…]" if several else "MODEL", help=help)
 
 
 def add_models(parser: Any, more: str = "", *, required: bool = True, several: bool = True) -> None:
-    """Add the arguments ``MODEL …``, which :func:`.named_files.systems_by_name` takes apart.
+    """Add the arguments ``MODEL …``, for :func:`.named_files.systems_by_name`.
 
     Args:
-        more: ends the help
-        required: whether there must be one
+        more: appended to the help text
+        required: whether at least one is required
         several: whether each may be an ensemble
     """
     metavar = "[NAME=]MODEL[,MODEL…]" if several else "[NAME=]MODEL"
@@ -95,18 +95,18 @@ def add_models(parser: Any, more: str = "", *, required: bool = True, several: b
 
 
 def add_languages(parser: Any) -> None:
-    """Add ``-s`` and ``-t``, as fairseq-preprocess has them."""
+    """Add ``-s`` and ``-t``, as in fairseq-preprocess."""
     for side in ("source", "target"):
         parser.add_argument(f"-{side[0]}", f"--{side}-lang", required=True, metavar="LANG", help=f"the {side} language")
 
 
 def add_file_language(parser: Any) -> None:
-    """Add the ``--lang`` of files whose names end with it."""
+    """Add ``--lang``, the extension of file names."""
     parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the file names")
 
 
 def add_source_parser(parser: Any, help: str = "parser for raw text", whose: str = "the model's") -> None:
-    """Add the options of the parser of raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
+    """Add the options of the parser for raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
     parser.add_argument(
         "--parser", default="", metavar="NAME", help=f"{help} (default: that of the training text, with its options)"
     )
@@ -121,7 +121,7 @@ def add_sentences(parser: Any, default: str) -> None:
 
 
 def sentence_numbers(args: argparse.Namespace) -> list[int] | None:
-    """The numbers in ``--sentences``, each once; None if there is no such option."""
+    """The distinct numbers in ``--sentences``; None if the option is not given."""
     return list(dict.fromkeys(chain.from_iterable(args.sentences))) if args.sentences else None
 
 
@@ -141,7 +141,7 @@ def add_batches(parser: Any, size: int = 32) -> None:
 
 
 def add_translations(parser: Any) -> None:
-    """Add ``--ref``, ``--sys`` and ``--tokenize``: translations of several systems, and what they are compared with."""
+    """Add ``--ref``, ``--sys`` and ``--tokenize``, for references and translations of several systems."""
     parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations, plain text")
     parser.add_argument(
         "--sys",
@@ -161,13 +161,13 @@ def read_translations(args: argparse.Namespace, *others: str | None) -> tuple[li
     """Read the files of :func:`add_translations`; sets ``args.tokenize`` if it is None.
 
     Args:
-        others: further files with a line for each sentence, such as the source; None: there is none
+        others: further files with one line per sentence, such as the source; None is passed through
 
     Returns:
-        the systems; then the references, a list of them, and the lines of each of ``others``
+        the systems, the list of references, and the lines of each of ``others``
 
     Raises:
-        SyntaxDataError: two files differ in their lines, or two systems have one name
+        SyntaxDataError: files differ in their number of lines, or two systems have the same name
     """
     from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.lab.scoring.report import check_names, read_system
@@ -196,11 +196,11 @@ def add_report(parser: Any) -> None:
 
 
 def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
-    """Print tables, and write the report as JSON where that is asked for; False where it is printed in their place."""
+    """Print tables, and write the report as JSON if requested; returns False if JSON is printed instead."""
     if args.json == "-":
         print(json.dumps(report, indent=1, ensure_ascii=False))
         return False
-    if args.json:  # first what is kept: who reads the tables may stop reading
+    if args.json:  # first the file, since the reader of the tables may close the pipe
         write_json(args.json, report)
     print("\n\n".join(table.render(args.format) for table in tables))
     if args.json:
@@ -209,7 +209,7 @@ def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: It
 
 
 def add_workers(parser: Any) -> None:
-    """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
+    """Add ``--workers`` and ``--ray``, for :func:`.ray_workers.chosen_workers`."""
     parser.add_argument(
         "--workers", type=positive, help="number of processes (default: 1; with --ray, as many as fit the cluster)"
     )
@@ -217,7 +217,7 @@ def add_workers(parser: Any) -> None:
 
 
 def add_device(parser: Any) -> None:
-    """Add ``--device`` of a translation model."""
+    """Add ``--device`` for a translation model."""
     parser.add_argument("--device", choices=("cpu", "cuda"), help="device of the model (default: cuda if available)")
 
 
@@ -234,14 +234,14 @@ def add_search(parser: Any) -> None:
 
 
 def add_translator(parser: Any) -> None:
-    """Add what :func:`translator_options` reads."""
+    """Add the options that :func:`translator_options` reads."""
     add_data(parser)
     add_source_parser(parser, "parser for raw text, or none")
     add_batches(parser)
 
 
 def translator_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of ``Translator.load``."""
+    """The arguments of ``Translator.load``."""
     return {
         "data": args.data,
         "parser_name": args.parser,
@@ -253,23 +253,23 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def opened(path: str) -> AbstractContextManager[IO[str]]:
-    """A file that is written whole or not at all; ``-`` is stdout."""
+    """Open a file for atomic writing; ``-`` is stdout."""
     return nullcontext(sys.stdout) if path == "-" else atomic_open(path)
 
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
-    """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
+    """The command that segments a parse, for a command's last line; empty if the file is not named .conllu."""
     command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --output DIR {how}"
     return command if is_conllu(parse) else ""
 
 
 def is_stream(path: str) -> bool:
-    """Whether an input can be read once only, and so not counted before: ``-`` (stdin), a pipe or a device."""
+    """Whether an input can be read only once and so not be counted: ``-`` (stdin), a pipe or a device."""
     return path == "-" or is_read_once(path)
 
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:
-    """The lines of a text, or the parses of a ``.conllu`` file, either with ``.gz``; ``-`` is text on stdin."""
+    """Read the lines of a text or the parses of a ``.conllu`` file, also with ``.gz``; ``-`` is text on stdin."""
     if path == "-":
         return read_stdin()
     return read_conllu(path) if is_conllu(path) else read_lines(path)

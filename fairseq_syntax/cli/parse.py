@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_parser_options(parser, *, raw_text: bool = True) -> None:
-    """The options that choose a parser and its models and, for raw text, its tokenizer."""
+    """Add the options that select a parser, its models and, for raw text, its tokenizer."""
     group = parser.add_argument_group("parser")
     group.add_argument(
         "--parser",
@@ -92,14 +92,14 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
 
 
 def add_tokenizer(group, choices: Sequence[str], help: str) -> None:
-    """The options of the tokens of raw text."""
+    """Add the options for tokenizing raw text."""
     group.add_argument("--tokenizer", choices=choices, default="auto", help=help)
     group.add_argument("--pretokenized", action="store_true", help="the text is tokenized: split it at spaces")
     group.add_argument("--split-sentences", action="store_true", help="split lines that contain several sentences")
 
 
 def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
-    """The options that say which probabilities are taken, and how many."""
+    """Add the options for distributions."""
     group.add_argument(
         "--min-prob", type=probability, default=min_prob, metavar="P", help="minimum probability of a stored arc"
     )
@@ -120,7 +120,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def parser_options(args: argparse.Namespace, **more):
-    """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
+    """The ParserOptions from parsed arguments; options that a subcommand lacks have their defaults."""
     names = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in names} | more
     if getattr(args, "pretokenized", False):
@@ -161,10 +161,10 @@ def main(args: argparse.Namespace) -> int:
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if not gpus:
         refuse(args, add_arguments, ["gpus_per_worker"], "the parser runs on the CPU", "give --device cuda")
-    print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
+    print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which can take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)
-        # Processes of this machine are in the job already.
+        # Local worker processes belong to the job anyway.
         parsed = parse_corpus(plan, None if isinstance(workers, int) else workers)
     if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"

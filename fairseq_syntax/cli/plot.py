@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _figure(figures: Any, draw: Callable[[Any], Any], summary: str, example: str) -> argparse.ArgumentParser:
-    """The parser of a figure, which is called as the function that draws it."""
+    """Add the parser of a figure, which has the name of the function that draws it."""
     figure = add_command(figures, draw.__name__.strip("_"), Command("evaluate", summary, example))
     figure.set_defaults(draw=draw)
     figure.add_argument("--output", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
@@ -137,10 +137,10 @@ def _reliability(args):
 
 
 def _part(path: str, key: str, how: str) -> Any:
-    """A part of a report that another subcommand wrote as JSON.
+    """A part of a JSON report written by another subcommand.
 
     Raises:
-        SyntaxDataError: it is no such report, or has no such part
+        SyntaxDataError: the file is not such a report, or lacks the part
     """
 
     try:
@@ -153,7 +153,7 @@ def _part(path: str, key: str, how: str) -> Any:
 
 
 def _named_files(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:
-    """Files by their names, of which no two may be alike."""
+    """Files by name; names must be unique."""
     named = file_by_name(texts)
     check_output(args.output, *named.values())
     return named

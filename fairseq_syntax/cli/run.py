@@ -30,7 +30,7 @@ COMMAND = Command(
 
 
 class _Keys(argparse.Action):
-    """Print what a recipe may say, and end."""
+    """Print all keys of a recipe, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
         from fairseq_syntax.lab.recipes.reference import page
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _translate_command(work: Work) -> str:
-    """The command that translates raw text with the last system of the recipe that was trained here, if any can."""
+    """The command that translates raw text with the last trained system of the recipe, if any can."""
     source = work.plan.recipe.parse.source
     checkpoints = [work.plan.checkpoint(run) for run in work.chosen]
     trained = [shown(path) for path in checkpoints if path.exists()]
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.workers import cores
 
     changes = dict(args.set)
-    # As seen from here: paths of a recipe are seen from its own folder. Quoted, as changes are read as YAML.
+    # Relative to the current folder, unlike paths in a recipe. Quoted, because changes are parsed as YAML.
     for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir)):
         if folder is not None:
             changes[key] = f'"{Path(folder).absolute()}"'
@@ -117,14 +117,15 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.report:
-        # fairseq takes seconds to import, and a mistake in an option would otherwise show after hours of parsing
+        # Checking imports fairseq, which takes seconds, but an invalid option would otherwise show after hours of
+        # parsing.
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
             check_options(work.plan)
         here = recipe.device == "cpu" and args.ray is None
         jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
         with chosen_workers(args, count=jobs, cpus=recipe.threads) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
-            if cluster is not None:  # before the first stage: an address that does not answer is an error at once
+            if cluster is not None:  # before the first stage, so that a wrong address is reported at once
                 cluster.connect()
             failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster))
     if failed:

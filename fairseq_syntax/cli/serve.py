@@ -1,4 +1,4 @@
-"""``fairseq-syntax serve``: trained models behind HTTP, with a page to try them on."""
+"""``fairseq-syntax serve``: trained models over HTTP, with a page for trying them out."""
 
 from __future__ import annotations
 

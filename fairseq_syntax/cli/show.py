@@ -1,4 +1,4 @@
-"""``fairseq-syntax show``: a model's attention with the parse, as a picture or as a page to step through."""
+"""``fairseq-syntax show``: a model's attention with the parse, as a picture or an interactive page."""
 
 from __future__ import annotations
 

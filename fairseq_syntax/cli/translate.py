@@ -59,18 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
-    """Interactive input, with a prompt on stderr."""
+    """Yield lines of interactive input, with a prompt on stderr."""
     while True:
         print(prompt, end="", file=sys.stderr, flush=True)
         try:
             yield next(lines)
         except StopIteration:
-            print(file=sys.stderr)  # the shell's prompt comes on a line of its own
+            print(file=sys.stderr)  # so that the shell's prompt is on a new line
             return
 
 
 def main(args: argparse.Namespace) -> int:
-    """Translate; 1 if there are lines that could not be."""
+    """Translate; returns 1 if a line could not be translated."""
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.use.base import cut_short
     from fairseq_syntax.use.translator import Translator
@@ -100,7 +100,7 @@ def main(args: argparse.Namespace) -> int:
         opened(args.alignments) if args.alignments else nullcontext() as links,
         progress(total=total, of="translating", quiet=bool(prompt)) as bar,
     ):
-        # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
+        # A few batches at a time: sorting them by length keeps padding low, and a pipe gets output early.
         while chunk := list(islice(lines, 1 if prompt else args.batch_size * 4)):
             best_first = translator.translations(chunk, alignments=links is not None, first_line=count)
             for number, (best, *_) in enumerate(best_first, count + 1):
@@ -111,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
                 if best.cut:
                     cut.add(f"{where}: may be cut: {cut_short(best).replace('max_len_b', '--max-len-b')}")
                 file.write(best.text + "\n")
-                if links is not None:  # a line for each line, whatever it holds
+                if links is not None:  # one line per sentence, even if it is empty
                     links.write((written(best.alignment, args.alignments) if best.alignment else "") + "\n")
             file.flush()
             count += len(chunk)

@@ -76,14 +76,14 @@ def main(args: argparse.Namespace) -> int:
         refuse(args, add_arguments, of_raw_text, f"the tokens of {args.input} are taken")
     if not args.distributions:
         refuse(args, add_arguments, ["min_prob"], "only applies with --distributions", "give both")
-    # Without lisa_gold, which would have the head attend to given parents.
+    # Without lisa_gold, with which the head would attend to given parents.
     (model,), _, task = load_models([args.model], args.data, device=args.device, lisa_gold=False)
     lang = args.lang or task.cfg.source_lang
-    # A parser cuts sentences of more than max_words; the model encodes a line as a whole.
+    # No limit of words, since the model encodes whole lines.
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
     parser = ParentHeadParser(options, model, task, args.system)
     sentences: Iterable[Any] = read_sentences(args.input)
-    if is_stream(args.input):  # which can be read once only
+    if is_stream(args.input):  # a stream can be read only once
         sentences = list(sentences)
         n_lines = len(sentences)
     else:

@@ -12,7 +12,7 @@ subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of th
 words           ``house``                    ``￭house``
 ==============  ===========================  =================================================================
 
-Text that holds those marks itself is escaped (:mod:`fairseq_syntax.corpus.piece_marks`). A piece that would read as a
+Text that contains these marks is escaped (:mod:`fairseq_syntax.corpus.piece_marks`). A piece that looks like a
 special symbol of a fairseq dictionary, such as ``</s>``, is split in two.
 """
 
@@ -42,70 +42,72 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, write_json
 
 FORMAT_VERSION = 1
-# Pieces, and not words, lest long words that nobody writes twice fill the memory of a server. Some 60 MB; running text
-# has most of its words in the most frequent thousands.
+# The cache is limited by pieces rather than words, so that long unique words cannot fill a server's memory (about
+# 60 MB). Most words of running text are among the most frequent thousands.
 CACHED_PIECES = 600_000
-LONGEST_KNOWN = 100  # characters of a word that is kept: a run of characters unknown to sentencepiece is one piece
+LONGEST_KNOWN = (
+    100  # maximum characters of a cached word, since sentencepiece makes one piece of a run of unknown characters
+)
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
 
 _CODES_VERSION = re.compile(r"#version: 0\.[12](\.0)*\s*\Z", re.ASCII)
 
 
 def spaces_before(tokens: Sequence) -> list[bool]:
-    """Whether a space precedes each surface token of a line (``Token`` of ``corpus/conllu.py``): True for the first."""
+    """Whether a space precedes each surface token of a line; True for the first."""
     return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
 
 
-TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
+TEXT, PARSE = "text", "parse"  # the origin of the words in a model's data
 
 
 class Segmenter(ABC):
-    """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, up to a bound.
+    """A trained segmentation model; deterministic, with a bounded cache of words.
 
     Attributes:
         kind: ``sentencepiece``, ``subword_nmt`` or ``words``
         model: the model file's bytes
-        about: what ``save`` writes beside the kind and fingerprint (training options, language, ...)
-        altered: words that do not come back as they were, with what comes back: empty unless the model normalises. Of
-            words that are not very long (``LONGEST_KNOWN``).
+        about: further facts that ``save`` writes (training options, language, …)
+        altered: words that decoding does not restore, with the result; empty unless the model normalizes text. Very
+            long words (``LONGEST_KNOWN``) are not recorded.
     """
 
     kind: ClassVar[str]
-    CONTINUED: ClassVar[str] = ""  # what a piece ends in that is not the last of its word
+    CONTINUED: ClassVar[str] = ""  # the suffix of pieces other than the last of a word
 
     def __init__(self, model: bytes, about: dict | None = None) -> None:
         self.model = model
         self.about = dict(about or {})
         self.altered: dict[str, str] = {}
         self._cache: dict[tuple[str, bool], list[str]] = {}
-        self._cached = 0  # pieces of the words in the cache
+        self._cached = 0  # the number of pieces in the cache
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model's bytes, in hexadecimal."""
+        """The SHA-256 of the model in hexadecimal."""
         return hashlib.sha256(self.model).hexdigest()
 
     def encode_words(self, words: Sequence[str], space_before: Sequence[bool]) -> list[list[str]]:
-        """The pieces of each word, at least one each; no piece holds white space.
+        """The pieces of each word: at least one, without white space.
 
         Args:
-            words: surface tokens of a line, in order
-            space_before: True where a space precedes the word; the first word counts as True
+            words: the surface tokens of a line, in order
+            space_before: whether a space precedes each word (True for the first)
 
         Raises:
-            SyntaxDataError: a word is empty or white space only
+            SyntaxDataError: a word is empty or only white space
         """
         cache = self._cache
         spaces = [True, *space_before[1:]] if words else []
-        # Copies, lest a caller's change of a list change every later sentence with that word.
+        # Copies, so that callers cannot change the cached lists.
         keys = zip(words, spaces, strict=True)
         return [list(cache.get(key) or self._pieces(*key)) for key in keys]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line.
 
-        Its words are what white space separates; where the model's data were cut from a parse (:attr:`cut_from`), as
-        a parser separates them, without one (:func:`~fairseq_syntax.corpus.words.words_of`).
+        Words are separated by white space. If the model's data were segmented from a parse (:attr:`cut_from`),
+        punctuation is separated as well (:func:`~fairseq_syntax.corpus.words.words_of`).
         """
         cache = self._cache
         if self.cut_from == PARSE:
@@ -117,25 +119,25 @@ class Segmenter(ABC):
 
     @property
     def pieces(self) -> int | None:
-        """The number of pieces that the model was trained to; None for one that was not trained here."""
+        """The number of pieces with which the model was trained; None for a user's own model."""
         return self.about.get("pieces")
 
     @property
     def note(self) -> dict[str, str]:
-        """The record kept with pieces: the model, and whether words come from a parse."""
+        """The record stored with pieces: the model, and whether words come from a parse."""
         return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
 
     @property
     def cut_from(self) -> str:
-        """Whether the words of the model's data are those of a ``parse``, or of the ``text``."""
+        """The origin of the words in the model's data: ``parse`` or ``text``."""
         return self.about.get("cut_from", TEXT)
 
     @abstractmethod
     def decode(self, pieces: str | Iterable[str]) -> str:
-        """The text of pieces (a list, or a line of them with spaces between)."""
+        """The text of pieces, given as a list or as a line separated by spaces."""
 
     def save(self, dest_prefix: str | os.PathLike[str]) -> Path:
-        """Writes ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
+        """Write ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
         path = Path(f"{os.fspath(dest_prefix)}.json")
         model_path = Path(f"{os.fspath(dest_prefix)}.model")
         with atomic_open_binary(model_path) as model:
@@ -161,7 +163,7 @@ class Segmenter(ABC):
             self._cached = 0
         self._cache[key] = pieces
         self._cached += len(pieces)
-        # The context word shows whether a space before this one survives as well.
+        # The context word shows whether a preceding space is restored too.
         decoded = self.decode([*self._encode("x", True), *pieces])
         if decoded != ("x " if space else "x") + text and len(self.altered) < CACHED_PIECES // 4:
             self.altered[word] = decoded.removeprefix("x").strip()
@@ -169,11 +171,11 @@ class Segmenter(ABC):
 
     @abstractmethod
     def _encode(self, text: str, space: bool) -> list[str]:
-        """Pieces of one word (no white space in it but single spaces), which a space precedes or not."""
+        """The pieces of one word (which may contain single spaces), with or without a preceding space."""
 
 
 class SentencePieceSegmenter(Segmenter):
-    """A sentencepiece model (unigram or BPE, with or without byte fallback or normalisation), applied word by word."""
+    """A sentencepiece model (unigram or BPE, with any byte fallback and normalization), applied word by word."""
 
     kind = "sentencepiece"
     # A serialised protocol buffer with a field appended is that buffer with the field replaced. This is
@@ -198,12 +200,12 @@ class SentencePieceSegmenter(Segmenter):
     def _encode(self, text: str, space: bool) -> list[str]:
         escaped = escape_sentencepiece(text)
         pieces = self._processor.encode(" " + escaped if space else escaped, out_type=str)
-        # A normaliser may leave nothing of a word; the word then stands for itself, unknown to the model.
+        # Normalization may delete a word completely; it is then used as it is, as an unknown piece.
         return pieces or [(SPACE_MARK if space else "") + escaped.replace(" ", SPACE_MARK)]
 
     def decode(self, pieces: str | Iterable[str]) -> str:
         if isinstance(pieces, str):
-            # where there is no mark at all, fairseq's --remove-bpe sentencepiece has made text of them already
+            # without any mark, fairseq's --remove-bpe sentencepiece has already restored the text
             pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
         pieces = list(pieces)
         if self._byte_pieces:
@@ -226,7 +228,7 @@ class SubwordNmtSegmenter(Segmenter):
         first = 1 if lines[0].startswith("#version:") else 0
         if first and not _CODES_VERSION.match(lines[0]):
             raise SyntaxDataError("byte-pair codes of an unknown version: 0.1 and 0.2 can be read", line=1)
-        # subword-nmt itself ends the process at such a line.
+        # subword-nmt itself would exit at such a line.
         for number, line in enumerate(lines[first:] or [""], start=first + 1):
             if len(line.strip("\r\n ").split(" ")) != 2:
                 message = "not byte-pair codes of subword-nmt: two symbols a line are expected"
@@ -250,9 +252,9 @@ class SubwordNmtSegmenter(Segmenter):
 
 
 class WordSegmenter(SubwordNmtSegmenter):
-    """Whole words as pieces. The dictionary leaves out rare ones, which become ``<unk>``.
+    """Whole words as pieces; rare words are not in the dictionary and become ``<unk>``.
 
-    There is nothing to learn: the model is the same for every text.
+    Nothing is trained, so the model is the same for all texts.
     """
 
     kind = "words"
@@ -263,7 +265,7 @@ class WordSegmenter(SubwordNmtSegmenter):
 
     @property
     def cut_from(self) -> str:
-        """Words are those of a parse, in raw text too: punctuation is no part of them."""
+        """Always ``parse``: punctuation is separated from words, also in raw text."""
         return PARSE
 
     def _encode(self, text: str, space: bool) -> list[str]:
@@ -276,10 +278,10 @@ SEGMENTERS: dict[str, type[Segmenter]] = {
 
 
 def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
-    """Loads ``segmentation.LANG.json``; or a user's own sentencepiece model or subword-nmt codes.
+    """Load ``segmentation.LANG.json``, or a user's own sentencepiece model or subword-nmt codes.
 
     Raises:
-        SyntaxDataError: the file or the model beside it is missing, damaged, of another version, or not such a model
+        SyntaxDataError: the file or its model is missing, damaged, invalid, or has another format version
     """
     raw = read_bytes(path)
     about: dict = {}
@@ -340,7 +342,7 @@ def _looks_like_codes(raw: bytes) -> bool:
 
 
 def _join_bytes(pieces: list[str], byte_of: dict[str, int]) -> list[str]:
-    """Runs of byte pieces as the characters they spell."""
+    """Replace runs of byte pieces by the characters that they encode."""
     joined: list[str] = []
     run = bytearray()
     for piece in [*pieces, ""]:

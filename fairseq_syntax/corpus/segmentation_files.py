@@ -31,7 +31,7 @@ from fairseq_syntax.runtime.jobs import Step, read_record
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
-VERSION = 1  # to be raised where the same model and input give other pieces
+VERSION = 1  # to be increased if the same model and input give other pieces
 PART_LINES = 10_000
 
 
@@ -51,22 +51,20 @@ def prepare_model(
     of_parse: bool = False,
     remade: Collection[Path] = (),
 ) -> Segmenter:
-    """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``).
+    """Load or train the model, and write it under ``prefix`` (``OUTDIR/segmentation.LANG``).
 
-    A model that was trained with the same options on the same files is not trained again, unless what is there is
-    not whole.
+    An intact model that was trained with the same options on the same files is not trained again.
 
     Args:
-        prefix: path without ``.json``
+        prefix: the path without ``.json``
         model: a model to load, or None
-        training: arguments of ``train_segmenter``; one of ``model`` and ``training`` is None
+        training: arguments of ``train_segmenter``; either ``model`` or ``training`` is None
         overwrite: train in any case
-        of_parse: whether the words of its data are those of a parse; raw text is then cut as such, too
-        remade: the pieces that it is wanted for
+        of_parse: whether the words of its data come from a parse, so that raw text is split accordingly
+        remade: the files of pieces that will be written with the model
 
     Raises:
-        SyntaxDataError: no model, nothing to train it on, it cannot be written, or other pieces would be left without
-            the model that they are cut by
+        SyntaxDataError: the model cannot be loaded, trained or written, or other pieces would lose their model
     """
     outputs = tuple(prefix.with_name(f"{prefix.name}.{ending}") for ending in ("json", "model"))
     loaded = load_segmenter(model) if model is not None else None
@@ -88,7 +86,7 @@ def prepare_model(
         if of_parse:
             segmenter.about["cut_from"] = PARSE
         elif segmenter.about.get("language") != language:
-            segmenter.about.pop("cut_from", None)  # of a joint model: that was the other language
+            segmenter.about.pop("cut_from", None)  # from a joint model, where it describes the other language
         segmenter.about["language"] = language
         if not overwrite:
             _check_no_pieces_orphaned(prefix, remade, segmenter)
@@ -108,13 +106,13 @@ def _trained_as(about: Path, record: dict) -> bool:
 
 
 def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
-    """Checks that no pieces next to the model would be left without the model that they are cut by.
+    """Check that replacing the model does not leave existing pieces without the model that made them.
 
-    Raw text would be cut otherwise than they are, in translation, and nothing would tell.
+    Otherwise raw text would be segmented differently from these pieces in translation, without an error.
 
     Args:
-        remade: pieces that are about to be cut anew
-        segmenter: the new model; None: it has still to be trained, and will be another one
+        remade: the files of pieces that will be replaced
+        segmenter: the new model; None if it still has to be trained
 
     Raises:
         SyntaxDataError: there are such pieces
@@ -145,25 +143,25 @@ def segment_file(
     overwrite: bool = False,
     workers: int | Workers = 1,
 ) -> str:
-    """Writes the pieces of a file, and of a parse also the parse with ``Pieces=K``; returns a line of report.
+    """Write the pieces of a file and, for a parse, also the parse with ``Pieces=K``; returns a line of report.
 
-    It is done in parts: a run that was killed continues with those that are missing.
+    It works in parts, and a killed run resumes with the missing ones.
 
     Args:
         segmenter: the model
         path: text or CoNLL-U (``.conllu``)
-        outputs: as :func:`output_paths` gives them
-        overwrite: write the outputs anew though they are made from this input by this model
-        workers: processes, or the workers of a cluster
+        outputs: as from :func:`output_paths`
+        overwrite: write the outputs again even if they were made from this input by this model
+        workers: the number of processes, or the workers of a cluster
 
     Raises:
-        SyntaxDataError: the input cannot be read, is empty or a pipe, is CoNLL-U and not named so, or holds a word of
-            white space only
+        SyntaxDataError: the input cannot be read, is empty or a pipe, is CoNLL-U under another name, or contains a word
+            of only white space
     """
     check_rereadable("it is read several times", path)
     check_text(path)
     made_from = ["segment", VERSION, segmenter.fingerprint, file_sha256(path)]
-    if segmenter.cut_from != TEXT and not is_conllu(path):  # a text is then cut otherwise
+    if segmenter.cut_from != TEXT and not is_conllu(path):  # because a text is segmented differently then
         made_from.append(segmenter.cut_from)
     step = Step(tuple(outputs), fingerprint(*made_from))
 
@@ -188,7 +186,7 @@ def segment_file(
         return segmenter.note | counts
 
     if len(outputs) == 1 and step.record() is None:
-        _stale_parse(step)  # complains before the work
+        _stale_parse(step)  # raises an error before the work
     note, was_done = map_parts(
         step,
         with_spans(conllu_parts(path, PART_LINES) if is_conllu(path) else text_parts(path, PART_LINES)),
@@ -206,10 +204,10 @@ def segment_file(
 
 
 def _stale_parse(step: Step) -> Path | None:
-    """The parse of earlier pieces under the same name, which new pieces of a text make invalid; None without one.
+    """The parse of earlier pieces under the same name, which new pieces of a text invalidate; None without one.
 
     Raises:
-        SyntaxDataError: there is one that was not written here
+        SyntaxDataError: the parse was not written by this command
     """
     pieces = step.outputs[0]
     parse = pieces.with_name(f"{pieces.name}.conllu")
@@ -218,7 +216,7 @@ def _stale_parse(step: Step) -> Path | None:
     record = read_record(pieces) or {}
     outputs = record.get("outputs")
     if outputs is None and record.get("made_from") == step.made_from:
-        return parse  # a run of this step, which looked, was killed before it removed it
+        return parse  # a run of this step was killed before it removed the parse
     if parse.name in (outputs or {}):
         return parse
     raise SyntaxDataError(
@@ -229,7 +227,7 @@ def _stale_parse(step: Step) -> Path | None:
 
 
 def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
-    """The pieces of a part, followed by its rows if it is a parse; the note contains the counts."""
+    """The pieces of a part, followed by its rows for a parse; the note contains the counts."""
     texts: list[str] = []
     rows: list[str] = []
     words = pieces = 0

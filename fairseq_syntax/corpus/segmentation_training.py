@@ -1,4 +1,4 @@
-"""Training of segmentation models on text or parses, by sentencepiece or subword-nmt themselves."""
+"""Training of segmentation models on text or parses, by sentencepiece or subword-nmt."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
 from fairseq_syntax.runtime.workers import interruptible
 
-# Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
+# This private-use character marks boundaries between words without a space for sentencepiece.
 _BOUNDARY = "\ue000"
 
 
-Words = tuple[list[str], list[bool]]  # of a line, and whether a space precedes each
+Words = tuple[list[str], list[bool]]  # the words of a line, and whether a space precedes each
 
 
 def read_words(path: str | os.PathLike[str]) -> Iterator[Words]:
-    """Yields each line's words and whether a space precedes each: of a parse, or of plain text (split at spaces)."""
+    """Yield each line's words, from a parse or from plain text split at spaces, and whether a space precedes each."""
     return map(words_of_line, read_conllu(path) if is_conllu(path) else read_lines(path))
 
 
@@ -51,20 +51,20 @@ def train_segmenter(
     seed: int = 1,
     threads: int = 2,
 ) -> segmentation.Segmenter:
-    """Trains a model on the lines of all files. The same files and options give the same model.
+    """Train a model on the lines of all files. The same files and options give the same model.
 
     Args:
-        kind: ``sentencepiece`` or ``subword_nmt``; ``words`` learns nothing, and leaves the rest unused
+        kind: ``sentencepiece`` or ``subword_nmt``; ``words`` needs no training and ignores the other arguments
         files: text or CoNLL-U (``.conllu``), plain or gzip; several for a joint model of two languages
-        vocab_size: pieces of the model (sentencepiece: fewer where the text has not that many)
+        vocab_size: the number of pieces (for sentencepiece, fewer if the text does not have as many)
         model_type: sentencepiece only: ``unigram`` or ``bpe``
-        character_coverage: sentencepiece only: share of the text's characters that the model knows
-        max_lines: train on that many lines drawn at random from all; 0 for all
-        seed: of that draw
-        threads: sentencepiece only; the model depends on it in the last digit of its scores
+        character_coverage: sentencepiece only: the share of the text's characters that the model covers
+        max_lines: train on this many random lines; 0 for all
+        seed: the seed of this selection
+        threads: sentencepiece only; affects the last digit of the model's scores
 
     Raises:
-        SyntaxDataError: there is no word in the files, the tool refuses the options, or as :func:`fingerprints`
+        SyntaxDataError: the files contain no word, the tool rejects the options, or as in :func:`fingerprints`
     """
     about = {"files": fingerprints(files)}
     if kind not in segmentation.SEGMENTERS:
@@ -83,10 +83,10 @@ def train_segmenter(
 
 
 def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
-    """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are.
+    """The name and SHA-256 of each file, in order; as lists, so that they equal values read from JSON.
 
     Raises:
-        SyntaxDataError: one cannot be read, is a pipe, or is CoNLL-U and not named so
+        SyntaxDataError: a file cannot be read, is a pipe, or is CoNLL-U under another name
     """
     for path in files:
         check_rereadable("a model is trained in two passes over it", path)
@@ -95,7 +95,7 @@ def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
 
 
 def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[Words]:
-    """Draw a number of non-empty lines from all files; parses that are not drawn are not read, which saves time."""
+    """Draw random non-empty lines from all files; parses that are not drawn are not parsed, to save time."""
 
     def all_lines() -> Iterator[TextPart | str]:
         for path in files:
@@ -124,7 +124,7 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
                 count += 1
                 yield text
         except Exception as error:
-            wrong = error  # sentencepiece says of it only that there was one
+            wrong = error  # sentencepiece does not pass it on
             raise
 
     output = io.BytesIO()
@@ -139,12 +139,12 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
         normalization_rule_name="identity",
         pretokenization_delimiter=_BOUNDARY,
         hard_vocab_limit=False,
-        max_sentence_length=1 << 24,  # longer lines would be left out without a word
+        max_sentence_length=1 << 24,  # longer lines would be skipped silently
         minloglevel=2,
     )
     try:
         interruptible(train)
-    except Exception as error:  # 0.2.0 makes a SystemError of an iterator's error
+    except Exception as error:  # sentencepiece 0.2.0 turns errors of the iterator into SystemError
         if wrong is not None:
             raise wrong from None
         if not count:
@@ -171,14 +171,14 @@ def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, 
             counts[escape_subword_nmt(single_spaced(word), index == 0 or space)] += 1
     if not counts:
         raise _no_words()
-    # As subword-nmt counts its initial symbols: a character at the end of a word is another one.
+    # The initial symbols as in subword-nmt, which distinguishes characters at the end of a word.
     characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
     if vocab_size <= characters or not any(len(word) > 1 for word in counts):
         message = f"a vocabulary of {vocab_size} leaves nothing to merge: the text has {characters} characters alone"
         raise SyntaxDataError(message, hint="give a larger --vocab-size")
     output = io.StringIO()
     dictionary = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
-    # A pair seen once is still merged where the vocabulary has room, as sentencepiece would.
+    # Pairs that occur once are also merged if the vocabulary has room, as in sentencepiece.
     learn_bpe(dictionary, output, vocab_size, min_frequency=1, is_dict=True, total_symbols=True)
     codes = output.getvalue()
-    return codes.encode("utf-8"), characters + codes.count("\n") - 1  # without the line of the version
+    return codes.encode("utf-8"), characters + codes.count("\n") - 1  # without the version line

@@ -1,4 +1,4 @@
-"""Splitting of a text, or of its CoNLL-U file without parsing the rows, into parts of a fixed number of text lines."""
+"""Splitting of texts and their CoNLL-U files (without parsing rows) into parts of a fixed number of text lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_syntax.runtime.parts import Span
 
 
 class TextPart(NamedTuple):
-    """Lines [start, end) of a text, and the rows of the file ``path`` that are theirs, after ``before`` others."""
+    """Lines [start, end) of a text, and their rows in the file ``path``, which follow ``before`` others."""
 
     path: str
     start: int
@@ -26,19 +26,19 @@ class TextPart(NamedTuple):
     rows: list[bytes]
 
     def texts(self) -> Iterator[str]:
-        """Each line of a part of a text file. Raises SyntaxDataError if it is not UTF-8."""
+        """The lines of a part of a text file. Raises SyntaxDataError if a line is not UTF-8."""
         for number, row in enumerate(self.rows, start=self.before + 1):
             yield decode_line(row, self.path, number)
 
     def parses(self) -> Iterator[ParsedLine]:
-        """The parse of each line of a part of a CoNLL-U file. Raises SyntaxDataError as ``read_conllu``."""
+        """The parses of a part of a CoNLL-U file. Raises SyntaxDataError like ``read_conllu``."""
         reader = ConlluReader(self.path, self.end, self.start, self.before)
-        reader.line_numbers.declared = self.end  # so a part without any sentence is one of empty lines
+        reader.line_numbers.declared = self.end  # so that a part without sentences consists of empty lines
         return reader.read(self.rows)
 
 
 def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
-    """The parts of texts, each with its span of lines [start, end), which are numbered on from text to text."""
+    """The parts of texts with their line spans [start, end), numbered consecutively over all texts."""
     before = end = 0
     for parts in texts:
         before = end
@@ -48,13 +48,13 @@ def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
 
 
 def side_by_side(*sides: Iterable[TextPart]) -> Iterator[tuple[Span, tuple[TextPart, ...]]]:
-    """The parts of parallel texts and their parses, with their span of lines [start, end)."""
+    """The parts of parallel texts and their parses, with their line spans [start, end)."""
     for parts in zip(*sides, strict=True):
         yield (parts[0].start, parts[0].end), parts
 
 
 def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:
-    """Splits a text file, plain or compressed; the last part may have fewer lines.
+    """Split a text file, plain or compressed; the last part may have fewer lines.
 
     Raises:
         SyntaxDataError: the file cannot be read
@@ -66,7 +66,7 @@ def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPa
 
 
 def count_lines(path: str | os.PathLike[str]) -> int | None:
-    """The number of text lines of a file; of a parse, the number that its first row declares, if any, or None."""
+    """The number of text lines in a file; for a parse, the number declared in its first row, or None."""
     if not is_conllu(path):
         return count_raw_lines(path)
     return declared_in(next(_rows(path), b"").decode("ascii", "replace").rstrip("\r\n"))
@@ -79,30 +79,30 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
-    """Splits a CoNLL-U file, plain or compressed, into parts of its text.
+    """Split a CoNLL-U file, plain or compressed, into parts of its text.
 
     Args:
-        part_lines: lines of each part; the last may have fewer
-        n_lines: of the text, where they are known
+        part_lines: the number of text lines per part; the last part may have fewer
+        n_lines: the number of lines in the text, if known
 
     Raises:
-        SyntaxDataError: the file cannot be read, or its numbering of the lines is not that of a text
+        SyntaxDataError: the file cannot be read, or its line numbers are invalid
     """
     numbers = LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0
-    rows: list[bytes] = []  # of the part
+    rows: list[bytes] = []  # the rows of the part
     for first, block in blocks(_rows(path), b"\t"):
         number: int | None = None
         comments = [place for place, row in enumerate(block) if row[:1] == b"#"]
         for earlier, place in enumerate(comments):
-            # With fewer comments than rows before it, a comment stands below a row of the sentence.
+            # If fewer comments than rows precede a comment, it is below a row of the sentence.
             comment = block[place].decode("utf-8", "replace").rstrip("\r\n")
             number = numbers.comment(comment, first + place, number, within=place > earlier)
             if declared_in(comment) is not None:
-                block[place] = b"#\n"  # a part has other lines than the file
+                block[place] = b"#\n"  # a part has fewer lines than the file
         if len(block) > len(comments) + is_blank(block[-1]):  # a sentence
             index = numbers.place(number, first)
-            while index >= start + part_lines:  # also of parts that hold empty lines alone
+            while index >= start + part_lines:  # also parts with only empty lines
                 yield TextPart(os.fspath(path), start, start + part_lines, before, rows)
                 start, before, rows = start + part_lines, first - 1, []
         rows += block

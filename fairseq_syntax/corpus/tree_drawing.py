@@ -1,4 +1,4 @@
-"""Text drawings of dependency trees: one word a row, in sentence order, joined to its dependents by lines."""
+"""Text drawings of dependency trees: one word per row, connected to its dependents by lines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fairseq_syntax.corpus.parsed_line import cycle_through, depths
 
 
 def without_cycles(heads: Sequence[int]) -> list[int]:
-    """The heads with the first word of each cycle made a root, as the models take them.
+    """The heads with the first word of each cycle as a root, as models treat them.
 
-    Tokens of several words can close a cycle where their words have heads on both sides of them.
+    Tokens of several words can cause cycles if their words have heads on both sides.
 
     Args:
         heads: 0-based head of each word; a root is its own head
@@ -22,7 +22,7 @@ def without_cycles(heads: Sequence[int]) -> list[int]:
 
 
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
-    """A tree (or several) as text.
+    """Draw one or several trees as text.
 
     .. code-block:: text
 
@@ -32,8 +32,8 @@ def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
         ╰─ fast advmod
 
     Args:
-        rows: what to write for each word
-        heads: 0-based head of each word; a root is its own head; of a cycle the first word is drawn as one
+        rows: the text for each word
+        heads: 0-based head of each word; a root is its own head; the first word of a cycle is drawn as a root
     """
     heads = without_cycles(heads)
     level = depths(heads)
@@ -47,7 +47,7 @@ def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
         first, last = min(*children, head), max(*children, head)
         for row in range(first, last + 1):
             if row == head or column >= len(grid[row]):
-                continue  # in a non-projective tree a word may stand where the line passes
+                continue  # in a non-projective tree, a word may lie on the line
             if row in children:
                 corner = "╭" if row == first else "╰" if row == last else "├"
                 grid[row][column : column + 3] = [corner, "─", " "]

@@ -1,7 +1,7 @@
 """Word segmentation of Chinese and Japanese by an external program that puts spaces between words.
 
-Any program will do that reads lines and writes them with spaces, such as ``kytea -notags``, ``mecab -Owakati`` or
-``python -m jieba -q -d ' '``; it is started once for a file.
+The program reads lines and writes them with spaces, such as ``kytea -notags``, ``mecab -Owakati`` or
+``python -m jieba -q -d ' '``. It is started once per file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
-    """Each sentence with spaces between its words.
+    """Yield each sentence with spaces between its words.
 
     Args:
-        sentences: all are read before the first comes back; they wait in a temporary file
+        sentences: the sentences, all of which are read first, into a temporary file
         command: the program with its options
 
     Raises:
-        SyntaxDataError: the program cannot be run, fails, drops lines, or changes more than spaces; the error's line
-            is the sentence's, from 1
+        SyntaxDataError: the program cannot be run, fails, drops lines, or changes more than spaces; the error's line is
+            the 1-based number of the sentence
     """
     words = shlex.split(command)
     if not words:
@@ -44,7 +44,7 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
             file.seek(0)
         n_good = 0
         for line, segmented in zip_longest(text, output):
-            if line is None or segmented is None:  # lines too many or too few
+            if line is None or segmented is None:  # too many or too few lines
                 break
             sentence, spaced = line.decode(), single_spaced(segmented.decode("utf-8", "replace"))
             if unspaced(sentence) != unspaced(spaced):

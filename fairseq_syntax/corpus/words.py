@@ -10,12 +10,12 @@ Span = tuple[int, int]  # [start, end) in characters
 WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "bo", "km", "lo", "my", "th"})
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-_RUN = re.compile(r"(.)\1*", re.DOTALL)  # of one character
+_RUN = re.compile(r"(.)\1*", re.DOTALL)  # a run of one character
 _TOKENIZED = re.compile(r"(?<=\w)(\s?)[.,](?=\s|\Z)")
 
 
 def single_spaced(text: str) -> str:
-    """The text with each run of white space (of any kind, line breaks included) as one space, none at the ends."""
+    """The text with each run of white space, including line breaks, replaced by one space; none at the ends."""
     return " ".join(text.split())
 
 
@@ -25,12 +25,12 @@ def unspaced(text: str) -> str:
 
 
 def language_of(code: str) -> str:
-    """The language of a code: ``zh`` of ``zh-CN`` and ``zh_cn``."""
+    """The language of a locale code: ``zh`` for ``zh-CN`` and ``zh_cn``."""
     return code.replace("_", "-").partition("-")[0].lower()
 
 
 def has_no_spaces(lines: Iterable[str]) -> bool:
-    """Whether most letters of a text are of scripts that put no spaces between words, such as Japanese or Thai."""
+    """Whether most letters of a text belong to scripts without spaces between words, such as Japanese or Thai."""
     letters = without = 0
     for line in lines:
         letters += sum(map(str.isalpha, line))
@@ -39,13 +39,13 @@ def has_no_spaces(lines: Iterable[str]) -> bool:
 
 
 def looks_tokenized(lines: Iterable[str]) -> bool:
-    """Whether most full stops and commas of a text (at least ten of them) have a space before them."""
+    """Whether most full stops and commas of a text (if there are at least ten) are preceded by a space."""
     spaces = [space for line in lines for space in _TOKENIZED.findall(line)]
     return len(spaces) >= 10 and sum(map(bool, spaces)) > len(spaces) / 2
 
 
 def words_of(text: str) -> list[Span]:
-    """Words separated by white space; punctuation and symbols at either end become words.
+    """Words separated by white space, with punctuation and symbols at either end as separate words.
 
     A run of one such character is one word: ``"Wait..."`` is ``"``, ``Wait``, ``...``, ``"``.
     """
