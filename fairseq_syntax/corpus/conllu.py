@@ -2,15 +2,15 @@
 
 The ten standard columns, with four conventions that every CoNLL-U reader survives:
 
-- ``# line = N`` above a sentence says which line of the text it stands in, counted from 1. A line may hold several
-  sentences, and lines without any are the empty ones. A file without such comments has one sentence per line.
-- ``# lines = N`` above the first sentence gives the number of lines, so that a cut-off file is found out.
+- ``# line = N`` above a sentence is its 1-based line in the text. A line may have several sentences; lines without
+  sentences are empty. A file without such comments has one sentence per line.
+- ``# lines = N`` above the first sentence is the number of lines, so that truncated files are detected.
 - ``Pieces=K`` in MISC: the subword pieces of a surface token (on the range row of a multi-word token).
 - ``Arcs=HEAD:LABEL:P,…`` in MISC: the arcs of ``p(head, label | word)``, most probable first; HEAD is an id of the
   same sentence, 0 the root. Escapes are those of UD (``\\s \\t \\n \\r \\p \\\\``), and ``\\c`` for a comma in a label.
 
 FORM, UPOS, XPOS, HEAD, DEPREL and ``SpaceAfter=No`` are kept; empty nodes, other columns and other comments are
-passed over.
+ignored.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def begins_sentence(row: str) -> bool:
 
 
 def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
-    """Checks that a file named as text is not CoNLL-U, by its beginning. Pipes are not read.
+    """Check, by its beginning, that a text file is not CoNLL-U. Pipes are not read.
 
     Args:
-        only_text: the hint of a command that takes no parse, and so rejects a file named as one too
+        only_text: the hint of a command that accepts no parses, which also rejects files named like one
 
     Raises:
-        SyntaxDataError: it is a parse
+        SyntaxDataError: the file is a parse
     """
     if only_text and is_conllu(path):
         raise SyntaxDataError("has the name of a parse, but text is expected", path=path, hint=only_text)
@@ -83,23 +83,23 @@ def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
 def read_conllu(
     source: str | os.PathLike[str] | IO[Any] | Iterable[str], *, n_lines: int | None = None, empty: bool = True
 ) -> Iterator[ParsedLine]:
-    """Yields the parse of each text line, empty ones included, in order.
+    """Yield the parse of each text line in order, including empty lines.
 
     Args:
-        source: a path (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
-        n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
-            lines at the end of the text are unknown, and are not yielded.
-        empty: whether lines without a sentence are yielded
+        source: a path (``.gz`` is decompressed), an open file (text or bytes) or an iterable of lines
+        n_lines: the number of lines in the text, which is checked. Without it (and without ``# lines``), empty lines at
+            the end of the text are unknown and are not yielded.
+        empty: whether to yield lines without a sentence
 
     Raises:
-        SyntaxDataError: anything wrong with the file, naming the line
+        SyntaxDataError: the file is invalid (with the line)
     """
     lines: Iterable[Any]
     if isinstance(source, (str, os.PathLike)):
         name, lines = os.fspath(source), read_raw_lines(source)
     else:
         name, lines = getattr(source, "name", ""), source
-    path = name if name and isinstance(name, str) else "<CoNLL-U>"  # a number: of a descriptor
+    path = name if name and isinstance(name, str) else "<CoNLL-U>"  # the name of an open descriptor is a number
     yield from ConlluReader(path, n_lines, empty=empty).read(lines)
 
 
@@ -107,7 +107,7 @@ def parse_conllu_block(text: str) -> ParsedLine:
     """Parse the CoNLL-U rows of one text line with all its sentences, plain or flattened by :func:`flatten`.
 
     Raises:
-        SyntaxDataError: as :func:`read_conllu`, lines counted within the block
+        SyntaxDataError: as in :func:`read_conllu`, with lines numbered within the block
     """
     rows = (unflatten(text) if "\n" not in text else text).split("\n")
     merged = ParsedLine(file_line=1)
@@ -117,20 +117,20 @@ def parse_conllu_block(text: str) -> ParsedLine:
 
 
 def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The numbers and columns of the CoNLL-U rows of surface tokens: ranges, and words outside any range."""
+    """The indices and columns of the rows of surface tokens, which are ranges and words outside ranges."""
     covered = 0
     for number, row in enumerate(rows):
         columns = row.split("\t")
         first, _, last = columns[0].partition("-")
         if not row.strip():
-            covered = 0  # the next sentence's words are counted anew
+            covered = 0  # the words of the next sentence are numbered from 1 again
         elif first.isdigit() and (last or int(first) > covered):
             covered = int(last) if last else covered
             yield number, columns
 
 
 def with_spaces(block: str, line: ParsedLine) -> str:
-    """CoNLL-U rows of a text line with the spacing (``SpaceAfter=No``) of ``line``; all else is unchanged."""
+    """The CoNLL-U rows of a text line with the spacing (``SpaceAfter=No``) of ``line``, otherwise unchanged."""
     rows = block.split("\n")
     for token, (number, columns) in zip(line.tokens, surface_rows(rows), strict=True):
         misc = [value for value in columns[-1].split("|") if value not in ("_", "SpaceAfter=No")]
@@ -140,7 +140,7 @@ def with_spaces(block: str, line: ParsedLine) -> str:
 
 
 def escape(text: str) -> str:
-    """Escapes a value for MISC."""
+    """Escape a value for MISC."""
     return _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], text)
 
 
@@ -150,13 +150,13 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
     Probabilities are written with four significant digits.
 
     Raises:
-        SyntaxDataError: a word or label that cannot stand in a column: empty, with a tab or line break in it, a word
-            of white space only, a label with white space around it
+        SyntaxDataError: a word or label is not a valid column: empty, with a tab or line break, a word of only white
+            space, or a label surrounded by white space
     """
     _check_columns(line)
     arcs: dict[int, list[str]] = {}
     if line.arcs == [] and line.words:
-        arcs[0] = []  # says that there are distributions, all of it below the threshold
+        arcs[0] = []  # marks a word that has a distribution, all of it below the threshold
     start_of = [start for start, end in line.sentences for _ in range(start, end)] or [0] * len(line.words)
     for dependent, head, label, p in line.arcs or ():
         head_id = 0 if head == dependent else head - start_of[dependent] + 1
@@ -187,7 +187,7 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
 
 
 def _check_columns(line: ParsedLine) -> None:
-    """Checks the words and labels of a line; see :func:`format_conllu`."""
+    """Check the words and labels of a line; see :func:`format_conllu`."""
     words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
     wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
     wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
@@ -196,20 +196,20 @@ def _check_columns(line: ParsedLine) -> None:
 
 
 def write_conllu(file: IO[str], line: ParsedLine) -> None:
-    """Writes a line's sentences with their ``# line = N``; nothing for an empty line. Raises as format_conllu."""
+    """Write a line's sentences with ``# line = N``; nothing for an empty line. Raises like :func:`format_conllu`."""
     file.write(format_conllu(line))
 
 
 def flatten(line: ParsedLine) -> str:
-    r"""Joins the rows into one line by a backslash and an n; backslashes in them are doubled, tabs stay."""
+    r"""Join rows into one line by ``\n``; backslashes in them are doubled, tabs are kept."""
     return format_conllu(line, comments=False).rstrip("\n").replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def unflatten(text: str) -> str:
-    r"""The rows of a flattened line, as :func:`flatten` joined them; other backslashes stay.
+    r"""Split a flattened line into the rows that :func:`flatten` joined; other backslashes are kept.
 
-    A tab may be written as a backslash and a t, for readers that split a line at its tabs, as fairseq-interactive does
-    with ``--constraints``.
+    A tab may be written as ``\t``, for readers that split lines at tabs, such as fairseq-interactive with
+    ``--constraints``.
     """
     written = {r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
     return re.sub(r"\\[\\nt]", lambda match: written[match[0]], text)

@@ -1,4 +1,4 @@
-"""CoNLL-U parsing and validation: rows to parsed lines; see :mod:`fairseq_syntax.corpus.conllu`."""
+"""Parsing and validation of CoNLL-U rows; see :mod:`fairseq_syntax.corpus.conllu`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
-# Most heads: a look-up is faster than a conversion.
+# Most heads; a look-up is faster than a conversion.
 _NUMBERS = {str(number): number for number in range(1000)}
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
 
@@ -28,11 +28,11 @@ class ConlluReader:
     """Reads a file or a part of it, and keeps the context for error messages.
 
     Args:
-        path: of the file, for errors
-        n_lines: of the text, where they are known
-        first_line: the line of the text to begin with, counted from 0
-        before: lines of the file before those that are read
-        empty: whether text lines without a sentence are yielded
+        path: the file, for errors
+        n_lines: the number of text lines, if known
+        first_line: the 0-based text line of the first sentence
+        before: the number of preceding lines in the file
+        empty: whether to yield text lines without a sentence
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ConlluReader:
         raise SyntaxDataError(message, path=self.path, line=line, hint=hint)
 
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
-        """Yields the parse of each text line, from the rows of the file as text or bytes."""
+        """Yield the parse of each text line, from the rows of the file as text or bytes."""
         current: ParsedLine | None = None
-        position = self.first_line  # the next text line to be yielded
+        position = self.first_line  # the next text line to yield
         for number, start, rows, places in self.sentences(lines):
             index = self.line_numbers.place(number, start)
             if current is not None and index != current.line_number:
@@ -67,7 +67,7 @@ class ConlluReader:
                 current = ParsedLine(line_number=index, file_line=start)
                 position = index + 1
             self.add_sentence(current, rows, places)
-            if number is None:  # one sentence a line: the line is complete, and someone at a terminal may wait for it
+            if number is None:  # one sentence per line: yield it at once, for interactive input
                 yield current
                 current = None
         if current is not None:
@@ -75,13 +75,13 @@ class ConlluReader:
         yield from self.empty_lines(position, self.line_numbers.total(), self.last_line + 1)
 
     def empty_lines(self, start: int, end: int, file_line: int) -> Iterator[ParsedLine]:
-        """Yields the text lines [start, end), which have no sentence, if they are wanted."""
+        """Yield the text lines [start, end), which have no sentence, if requested."""
         if self.empty:
             for number in range(start, end):
                 yield ParsedLine(line_number=number, file_line=file_line)
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
-        """Yields each sentence: its ``# line`` or None, its first file line, its rows, and the file line of each."""
+        """Yield each sentence: its ``# line`` or None, its first file line, its rows, and their file lines."""
         for start, block in blocks(self.rows(lines), "\t", self.before + 1):
             rows: list[str] = []
             places: list[int] = []
@@ -99,7 +99,7 @@ class ConlluReader:
                 self.fail(f"'# line = {number}' has no sentence", start)
 
     def rows(self, lines: Iterable[Any]) -> Iterator[str]:
-        """Yields the rows without line ends, each checked for its ten columns, before the rest of the file is read."""
+        """Yield the rows without line ends, each checked for ten columns, without reading ahead."""
         for line in lines:
             self.last_line += 1
             if isinstance(line, bytes):
@@ -113,13 +113,13 @@ class ConlluReader:
             yield row
 
     def check_column_names(self, comment: str, at: int) -> None:
-        """Check the column names of CoNLL-U Plus, which may have other columns or another order."""
+        """Check the column names of CoNLL-U Plus, which allows other columns and orders."""
         name, equals, columns = comment.removeprefix("#").partition("=")
         if equals and name.strip() == "global.columns" and columns.split() != NAMES:
             self.fail(f"columns {quoted(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
 
     def check_values(self, columns: Sequence[str], at: int) -> None:
-        """Check columns: none may be empty, no word may be white space, and no label may be surrounded by it."""
+        """Check columns: none may be empty, no word only white space, no label surrounded by white space."""
         if "" in columns:
             row = "\t".join(columns)
             self.fail(f"an empty column; ten columns are expected, separated by tabs: {quoted(row)}", at)
@@ -173,10 +173,10 @@ class ConlluReader:
         line.sentences.append((offset, offset + len(words)))
 
     def add_heads(self, line: ParsedLine, texts: list[str], places: list[int], offset: int) -> None:
-        """Heads of one sentence, checked to be a tree with one root."""
+        """Add the heads of one sentence, which must be a tree with one root."""
         n_words = len(texts)
         numbers = list(map(_NUMBERS.get, texts))
-        if None in numbers:  # above 999, or none
+        if None in numbers:  # above 999, or invalid
             numbers = list(map(natural, texts))
         heads: list[int] = []
         root = None
@@ -191,7 +191,7 @@ class ConlluReader:
                 if root is not None:
                     self.fail(f"words {root + 1} and {index + 1} are both roots; a sentence has one", places[index])
                 root = index
-            elif head == index + 1:  # from here on a word that is its own head is a root
+            elif head == index + 1:  # from here on, a word that is its own head is a root
                 self.fail(f"the heads form a cycle through word {head}", places[index])
             heads.append(head - 1 if head else index)
         if (cycle := cycle_through(heads)) is not None:
@@ -243,5 +243,5 @@ class ConlluReader:
 
 
 def unescape(text: str) -> str:
-    """Unescapes a value of MISC."""
+    """Unescape a value of MISC."""
     return _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], text)

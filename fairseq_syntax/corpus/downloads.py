@@ -1,4 +1,4 @@
-"""Downloads (resumed, verified, unpacked), and finding the files of a corpus by name."""
+"""Downloads (resumable, verified, unpacked), and search for the files of a corpus by name."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zl
 
 
 class DamagedArchive(SyntaxDataError):
-    """The error for a damaged archive, which has to be fetched again."""
+    """The error for a damaged archive, which must be downloaded again."""
 
 
 def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
-    """Fetches files into a folder and unpacks archives there; what exists already is kept.
+    """Download files into a folder and unpack archives there; existing files are kept.
 
     Args:
-        checksums: by the name of a file, ``sha256:HEX`` or ``md5:HEX``, where it is published
+        checksums: ``sha256:HEX`` or ``md5:HEX`` by file name, if published
 
     Raises:
-        SyntaxDataError: as :func:`fetch`
+        SyntaxDataError: as in :func:`fetch`
     """
     make_folder(folder)
     for url in urls:
@@ -51,22 +51,23 @@ def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | 
 
 
 def fetch(url: str, path: Path, checksum: str | None = None) -> None:
-    """Fetches one file, resuming where an earlier run stopped, and unpacks it beside itself if it is an archive.
+    """Download one file, resuming an interrupted download, and unpack it in its folder if it is an archive.
 
-    Until it is as long as the server says and has the right checksum it lies under ``NAME.part``.
+    The file is named ``NAME.part`` until it has the length announced by the server and the right checksum.
 
     Args:
-        checksum: ``sha256:HEX`` or ``md5:HEX``; None: none is known
+        checksum: ``sha256:HEX`` or ``md5:HEX``, if known
 
     Raises:
-        SyntaxDataError: it cannot be fetched, ends early, is another file or a damaged one, or the disk is full
+        SyntaxDataError: the download fails or is incomplete, the file is damaged or a different one, or the disk is
+            full
     """
     partial = path.with_name(path.name + ".part")
     begin = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={begin}-"} if begin else {})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            # A server without ranges sends all of it, with status 200.
+            # A server without support for ranges sends the whole file, with status 200.
             resumed = begin > 0 and response.status == 206
             length = response.headers.get("Content-Length")
             with as_data_error(partial), open(partial, "ab" if resumed else "wb") as file:
@@ -76,7 +77,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
                 message = f"was cut off: {partial.stat().st_size} of {due} bytes"
                 raise SyntaxDataError(message, path=url, hint=_AGAIN)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # 416: there is nothing after what we have
+        if error.code != 416:  # 416: the file is already complete
             raise _not_fetched(url, error) from error
     except (OSError, http.client.HTTPException) as error:
         raise _not_fetched(url, error) from error
@@ -85,11 +86,11 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
         message = f"is not the expected file: its checksum is {digest}, not {checksum}"
         raise SyntaxDataError(message, path=url, hint=_AGAIN)
     try:
-        # On a full disk the archive stays, and the next run goes on with it.
+        # On a full disk, the archive is kept for the next run.
         with as_data_error(path.parent):
             if path.suffix in (".tgz", ".gz"):
                 with _archive(partial), gzip.open(partial) as file:
-                    while file.read(1 << 20):  # to the checksum at its end, before which tar stops
+                    while file.read(1 << 20):  # up to the checksum at its end, which tar does not read
                         pass
             if path.name.endswith((".tgz", ".tar.gz", ".zip")):
                 unpack(partial, path.parent)
@@ -100,7 +101,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
 
 
 def _received(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
-    """The blocks of an answer. An error of the network is an OSError too, but not one of the file written to."""
+    """Yield the blocks of a response; network errors, which are OSErrors too, must not look like disk errors."""
     try:
         while block := response.read(1 << 20):
             yield block
@@ -113,14 +114,14 @@ def _not_fetched(url: str, error: Exception) -> SyntaxDataError:
 
 
 def _digest(path: Path, checksum: str) -> str:
-    """The checksum of a file, by the algorithm that ``checksum`` names."""
+    """The checksum of a file by the algorithm named in ``checksum``."""
     algorithm = checksum.partition(":")[0]
     return f"{algorithm}:{file_digest(path, hashlib.new(algorithm, usedforsecurity=False))}"
 
 
 @contextmanager
 def _archive(path: Path) -> Iterator[None]:
-    """Turn errors of reading an archive in the block into DamagedArchive; disk errors pass unchanged."""
+    """A context that turns errors of reading an archive into DamagedArchive; disk errors pass unchanged."""
     try:
         yield
     except _DAMAGED as error:
@@ -129,22 +130,22 @@ def _archive(path: Path) -> Iterator[None]:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a tar or zip archive.
+    """Unpack a tar or zip archive.
 
     Raises:
-        DamagedArchive: it cannot be read, or has members that would land elsewhere
+        DamagedArchive: it cannot be read, or contains paths outside the folder
         OSError: the disk is full, or the folder cannot be written to
     """
     with _archive(archive):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
-                packed.extractall(folder)  # which leaves "..", roots and drives out of names
+                packed.extractall(folder)  # zipfile removes "..", roots and drives from names
             return
         with tarfile.open(archive) as tar:
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(folder, filter="data")
                 return
-            for member in tar:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
+            for member in tar:  # Python before 3.10.12 and 3.11.4, as in Debian 12
                 if not (member.isfile() or member.isdir()):
                     raise tarfile.ExtractError(f"{member.name} is neither a file nor a folder")
                 if not (folder / member.name).resolve().is_relative_to(folder.resolve()):
@@ -153,12 +154,12 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in a Debian package (.deb), in the order of the package.
+    """Yield the name and content of each file in a Debian package (.deb), in the order of the package.
 
-    A package is an ``ar`` archive; its member ``data.tar.xz`` (or .gz) holds the files.
+    A package is an ``ar`` archive; its member ``data.tar.xz`` (or .gz) contains the files.
 
     Raises:
-        DamagedArchive: it cannot be read
+        DamagedArchive: the package cannot be read
     """
     with _archive(path), open(path, "rb") as package:
         if package.read(8) != b"!<arch>\n":
@@ -182,15 +183,15 @@ def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
 def find_sides(
     folder: Path, names: Sequence[str], langs: tuple[str, str], *, ending: str = "", hint: str | None = None
 ) -> list[Path]:
-    """Source and target file of a corpus, ``NAME.de-en.de`` and ``NAME.de-en.en``, or with the pair as ``en-de``.
+    """Find the source and target file of a corpus, ``NAME.de-en.de`` and ``NAME.de-en.en``, or with ``en-de``.
 
     Args:
-        names: the corpus's name, or several to be tried in turn (patterns of ``glob``)
-        ending: what follows the language in the files' names
-        hint: where the files come from, for the error
+        names: the corpus's name, or several to try in turn (patterns of ``glob``)
+        ending: the part of file names after the language
+        hint: the origin of the files, for the error
 
     Raises:
-        SyntaxDataError: as :func:`find`
+        SyntaxDataError: as in :func:`find`
     """
     pairs = ("-".join(langs), "-".join(reversed(langs)))
     return [
@@ -200,15 +201,15 @@ def find_sides(
 
 
 def find(folder: Path, *names: str, hint: str | None = None) -> Path:
-    """The file of one of these names (patterns of ``glob``), plain or ``.gz``, anywhere below a folder.
+    """Find a file by one of several names (patterns of ``glob``), plain or ``.gz``, anywhere below a folder.
 
-    A name with ``/`` in it is matched with the folders above the file.
+    Names that contain ``/`` also match the file's parent folders.
 
     Args:
-        hint: where the file comes from, for the error
+        hint: the origin of the file, for the error
 
     Raises:
-        SyntaxDataError: there is none, or several for the first name that has any
+        SyntaxDataError: there is no such file, or several for the first name that matches any
     """
     for name in names:
         matching = {p for end in ("", ".gz") for p in folder.rglob(name + end) if p.is_file()}

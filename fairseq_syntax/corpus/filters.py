@@ -1,7 +1,7 @@
-"""Filters of parallel corpora: empty, too short or long, of unequal length, unparsable, or in another language.
+"""Filters of parallel corpora: by length, length ratio, parse and language.
 
-The papers' own: PASCAL drops sentences over 80 tokens and, by a language identifier, those in a wrong language; LDD
-drops source sentences that its parser cannot parse or that have more than 256 tokens.
+In the papers, PASCAL removes sentences over 80 tokens and, by a language identifier, those in another language; LDD
+removes source sentences that its parser cannot parse or that have more than 256 tokens.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Limits:
     """Thresholds that a line must meet in every file; None disables one.
 
     Attributes:
-        min_length, max_length: tokens between spaces, or characters (without spaces) if ``characters``
-        max_ratio: of the longest side to the shortest
-        languages: ISO 639-1 code of each file; a line goes where another is the most probable
+        min_length, max_length: in tokens between spaces, or characters without spaces if ``characters``
+        max_ratio: the ratio of the longest to the shortest side
+        languages: the ISO 639-1 code of each file; a line is removed if another language is the most probable
     """
 
     min_length: int = 1
@@ -57,7 +57,7 @@ class Limits:
 class Report:
     """Counts of a filter: lines read, kept, and removed by the first reason that applied to each.
 
-    ``examples`` has the first line of each reason: its number, the detail, and its texts.
+    ``examples`` contains the first line removed for each reason: its number, the detail, and its texts.
     """
 
     lines: int = 0
@@ -76,10 +76,10 @@ class Report:
 
 
 def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, float]]:
-    """Loads py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and the probability.
+    """Load py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and probability.
 
     Raises:
-        SyntaxDataError: it is not installed, or does not know one of the languages
+        SyntaxDataError: py3langid is not installed, or does not support a language
     """
     try:
         from py3langid.langid import MODEL_FILE
@@ -95,9 +95,9 @@ def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, 
 
 
 class Verdict(NamedTuple):
-    """Decision on a line: the reason for its removal, of :data:`REASONS`, and a detail; kept without one.
+    """The decision on a line: the reason for its removal (in :data:`REASONS`) with a detail, or none if it is kept.
 
-    ``parse`` is the CoNLL-U of a line that is kept, where it did not have the spaces of its text and now has.
+    ``parse`` is the CoNLL-U of a kept line if the spaces of its text had to be added.
     """
 
     reason: str = ""
@@ -106,10 +106,10 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Judges the lines of parallel files by the limits.
+    """Decides about the lines of parallel files by the limits.
 
     Raises:
-        SyntaxDataError: as :func:`language_identifier`, where languages are limited
+        SyntaxDataError: as in :func:`language_identifier`, if languages are limited
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -117,14 +117,14 @@ class Judge:
         self._identify = language_identifier(limits.languages) if limits.languages else None
 
     def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:
-        """The verdict on one line.
+        """The decision on one line.
 
         Args:
             texts: the line in each file
-            parse: its CoNLL-U, empty where there is none; None where no parse is asked for
+            parse: its CoNLL-U, empty if it has none; None if parses are not checked
 
         Raises:
-            SyntaxDataError: the parse is of none of the texts
+            SyntaxDataError: the parse belongs to none of the texts
         """
         limits = self.limits
         if not all(text.strip() for text in texts):
@@ -142,13 +142,13 @@ class Judge:
             if not parse:
                 return Verdict("no parse", "the parser gave no sentence")
             try:
-                parsed = parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
+                parsed = parse_conllu_block(parse + "\n")  # keep its rows as they are
             except SyntaxDataError as error:
                 return Verdict("bad parse", error.message)
             before = text_of(parsed)
             take_spaces(parsed, *texts)
             spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
-        if self._identify is not None:  # last, as it takes longest
+        if self._identify is not None:  # last, because it takes longest
             for text, wanted in zip(texts, limits.languages or ()):
                 language, probability = self._identify(text)
                 if language != wanted:
@@ -165,21 +165,21 @@ def filter_files(
     removed: str | None = None,
     workers: int = 1,
 ) -> Report:
-    """Write the lines of parallel files that meet the limits in all of them.
+    """Write the lines of parallel files that meet the limits in all files.
 
-    The files are read several times: nothing is written before all of them have been checked. Lines are judged in
-    parts: a run that was killed resumes with those that are missing.
+    The files are read several times, and nothing is written before all have been checked. It works in parts, and a
+    killed run resumes with the missing ones.
 
     Args:
         inputs, outputs: parallel UTF-8 files, which may be compressed
-        conllu: the parse of one of the inputs and where to write what is kept of it; its ``# line`` comments are
-            renumbered, the spaces are those of the text, and all else stays. Without it no line is unparsable.
-        removed: a file for the removed lines: number, reason, detail and the texts, separated by tabs
-        workers: processes
+        conllu: the parse of one of the inputs, and the output for the kept parses. ``# line`` comments are renumbered
+            and spaces are taken from the text; everything else is copied.
+        removed: a file for the removed lines: number, reason, detail and texts, separated by tabs
+        workers: the number of processes
 
     Raises:
-        SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change
-            meanwhile, or an output is also an input; or a line's parse is that of another text
+        SyntaxDataError: the files differ in their number of lines, are not UTF-8, are pipes or change meanwhile; an
+            output is also an input; or a parse belongs to another text
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
@@ -198,7 +198,7 @@ def filter_files(
             report.kept += sum(not reason for reason, _, _ in note["verdicts"])
         verdicts: Iterator[Any] = (verdict for note, _ in made for verdict in note["verdicts"])
         lines: Iterator[Any] = _parallel(inputs, parse)
-        with ExitStack() as stack:  # all outputs take their names together, at the end
+        with ExitStack() as stack:  # all outputs are renamed together at the end
             files = [stack.enter_context(atomic_open(target)) for target in outputs]
             of_parse = stack.enter_context(atomic_open(parse_output)) if parse_output else None
             of_removed = stack.enter_context(atomic_open(removed)) if removed else None
@@ -243,13 +243,13 @@ def _changed(path: str) -> SyntaxDataError:
 
 
 def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
-    """The CoNLL-U of each text line as it stands, without its header and ``# line`` comments, and unchecked.
+    """The unchecked CoNLL-U of each text line, without header and ``# line`` comments.
 
     Yields:
-        the 0-based line and its sentences, separated by a blank line, without one at the end; empty lines included
+        the 0-based line and its sentences, separated by blank lines (none at the end); including empty lines
 
     Raises:
-        SyntaxDataError: sentences out of order
+        SyntaxDataError: the sentences are out of order
     """
     for part in conllu_parts(path, 1):
         sentences: list[list[str]] = [[]]
@@ -272,7 +272,7 @@ def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
 
 
 def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
-    """The verdicts on the lines of a part, as its note; ``path`` is that of the parse, for errors."""
+    """The decisions on the lines of a part, as its note; ``path`` is the parse, for errors."""
     verdicts = []
     for number, texts, parse in chunk:
         try:
@@ -283,11 +283,11 @@ def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
 
 
 def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
-    """The number and the texts of each line in all files, with its parse; the files must end together."""
+    """Yield the number, texts and parse of each line; the files must have equally many lines."""
     blocks = conllu_blocks(conllu) if conllu else iter(())
     count = 0
     for count, texts in enumerate(aligned([*map(read_lines, inputs)], inputs), start=1):
-        # after the last sentence of the parse there may be lines without one
+        # lines without a sentence may follow the last sentence of the parse
         yield count, texts, next(blocks, (count, ""))[1] if conllu else None
     if count == 0:
         raise SyntaxDataError("the file is empty", path=inputs[0])

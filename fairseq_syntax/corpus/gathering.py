@@ -1,4 +1,4 @@
-"""Selection from a corpus: files of its splits, random subsets, test sets, word segmentation."""
+"""Selection from a corpus: files of splits, random subsets, test sets, word segmentation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fairseq_syntax.runtime.files import uncompressed_name
 
 
 def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1) -> list[Path]:
-    """The files of a split that is given as a prefix, two files or a ``.tsv``; each may exist as ``.gz`` alone.
+    """The files of a split given as a prefix, two files or a ``.tsv``; each may exist only as ``.gz``.
 
     Args:
-        references: of the split; further ones are beside the target's file, as ``NAME.1`` and so on
+        references: the number of references; further ones are next to the target's file, as ``NAME.1`` and so on
 
     Raises:
-        SyntaxDataError: it is something else
+        SyntaxDataError: the split is given in another form
     """
     if len(texts) == 2 or (len(texts) == 1 and is_table(texts[0])):
         names = list(texts)
@@ -37,16 +37,16 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
 
 
 def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Test sets as users write them, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the default name is the file's.
+    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`, named after the file by default.
 
     Raises:
-        SyntaxDataError: two have one name
+        SyntaxDataError: two have the same name
     """
     splits: dict[str, list[str]] = {}
     sides: list[str] = []
     for text in texts:
         name, equals, file = text.partition("=")
-        if not equals or "/" in name:  # a sign within the path
+        if not equals or "/" in name:  # an equals sign within the path
             name, file = "", text
         if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and not is_table(sides[0]):
             sides.append(file)
@@ -65,19 +65,19 @@ def plain_or_gz(path: Path) -> Path:
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds both sides of a corpus, by its name: ``.tsv``, or that compressed."""
+    """Whether a file contains both sides of a corpus, by its name: ``.tsv``, possibly compressed."""
     return uncompressed_name(path).endswith(".tsv")
 
 
 def read_split(files: Sequence[Path]) -> Iterable[Row]:
-    """The rows of a split's files, as :func:`split_files` has them."""
+    """The rows of a split, from its files as returned by :func:`split_files`."""
     if is_table(files[0]):
         return read_tsv(files[0])
     return parallel(*files)
 
 
 def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
-    """A random sample of rows without replacement, in their order (reservoir sampling; all, if there are fewer).
+    """A random sample of rows without replacement, in order (reservoir sampling; all rows if there are fewer).
 
     The same rows and seed give the same subset.
     """
@@ -85,10 +85,10 @@ def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
 
 
 def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:
-    """Word segmentation of rows, in some languages.
+    """Segment the words of rows in some languages.
 
     Args:
-        programs: by language, as for :func:`.word_segmentation.segment_words`
+        programs: for each language, the command for :func:`.word_segmentation.segment_words`
     """
     for lang, program in programs.items():
         rows = _worded(rows, slice(0, 1) if lang == langs[0] else slice(1, None), program)
@@ -96,7 +96,7 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
 
 
 def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
-    """Word segmentation of some columns; the rows wait for it in a temporary file."""
+    """Segment the words of some columns; meanwhile, rows are stored in a temporary file."""
     with tempfile.TemporaryFile() as waiting:
 
         def sentences() -> Iterator[str]:
@@ -105,7 +105,7 @@ def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
                 yield from row[columns]
 
         words = segment_words(sentences(), program)
-        words = chain(list(islice(words, 1)), words)  # now all rows wait
+        words = chain(list(islice(words, 1)), words)  # reads all rows into the temporary file
         waiting.seek(0)
         with suppress(EOFError):
             while True:
@@ -127,13 +127,13 @@ def gathered(
     """The chosen splits of a corpus, sampled, renamed and with segmented words.
 
     Args:
-        tests: the test sets to keep: new name → the split's; None: all, as they are
-        pairs: of the training data, drawn at random with ``seed``
-        first: the number of pairs to keep of each other split, from its beginning
+        tests: the test sets to keep, as new name → the split's name; None for all
+        pairs: the number of random training pairs, drawn with ``seed``
+        first: the number of pairs to keep from the beginning of all other splits
         programs: word segmenters by language, as in :func:`worded`
 
     Raises:
-        SyntaxDataError: there is no such test set
+        SyntaxDataError: a test set does not exist
     """
     wanted = {"train": ["train"], "valid": ["valid"]}
     for new, name in (tests or {}).items():
@@ -150,7 +150,7 @@ def gathered(
         if programs:
             rows = worded(rows, langs, programs)
         new_names = wanted.get(name, [name])
-        rows = list(rows) if len(new_names) > 1 else rows  # a stream is read once
+        rows = list(rows) if len(new_names) > 1 else rows  # a stream can be read only once
         for new in new_names:
             yield Split(new, rows)
     for name in wanted:

@@ -1,9 +1,9 @@
 """The header of a parse: comments above its first sentence that concern the whole text.
 
 - ``# lines = N``: the number of lines.
-- ``# parsed_with = {…}``: the parser's options and a digest of its ``models``, so that a model's raw text can be
-  parsed as its training text was; and under ``control`` the names of the controls that a control parse was made by, in
-  their order, with the share of wrong arcs (``damaged --wrong-arcs 0.1``).
+- ``# parsed_with = {…}``: the parser's options and a digest of its ``models``, so that raw text can be parsed like the
+  training text; and, for a control parse, ``control`` with the names of the controls in order, including the share of
+  wrong arcs (``damaged --wrong-arcs 0.1``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARSED_WITH = "# parsed_with = "
-_LONGEST = 8  # rows: a file may be comments without end
+_LONGEST = 8  # rows, since a file may consist of comments
 
 
 def header(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
     """The rows of the header, each with its line end.
 
     Args:
-        n_lines: of the text
-        parsed_with: the parser's options, where they are known
+        n_lines: the number of lines in the text
+        parsed_with: the parser's options, if known
     """
     rows = f"# lines = {n_lines}\n"
     if parsed_with is not None:
@@ -41,7 +41,7 @@ def header(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str
 
 
 def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The parser's options in the header of a CoNLL-U file; None without any, or of a pipe."""
+    """The parser's options in the header of a CoNLL-U file; None if there are none, or for a pipe."""
     if is_read_once(path):
         return None
     for number, raw in enumerate(read_raw_lines(path)):
@@ -58,21 +58,21 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
-    """The names of the controls that made a parse, in order; none for a real parse, or if nothing is known of it."""
+    """The names of the controls that made a parse, in order; empty for a real parse or if unknown."""
     names = (parsed_with or {}).get("control")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options of the parser from whose parses controls were made; None where nothing is known."""
+    """The options of the parser whose parses were turned into control parses; None if unknown."""
     return None if parsed_with is None else {name: value for name, value in parsed_with.items() if name != "control"}
 
 
 def parse_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The options by which two parses differ that concern every sentence, with both values.
+    """The options that affect every sentence and differ between two parses, with both values.
 
-    What only one of them records is passed over, as are limits for long sentences, and what is about distributions
-    where one parse has none: the trees are the same.
+    Options that only one of them records are ignored, as are limits for long sentences and, if one parse has no
+    distributions, options of distributions, which do not affect the trees.
     """
     passed_over = {"max_words", "long_lines", "distributions"}
     if not (one.get("distributions") and other.get("distributions")):
@@ -85,18 +85,18 @@ def parse_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 @dataclass
 class Spacing:
-    """Counts that tell whether a parse records the spaces of its text."""
+    """Counts that show whether a parse records the spaces of its text."""
 
-    marks: int = 0  # tokens without a letter or a digit, most of which no space precedes in running text
-    joined: int = 0  # tokens without a space after them
+    marks: int = 0  # tokens without letters and digits, most of which are not preceded by a space in running text
+    joined: int = 0  # tokens not followed by a space
 
     def add(self, line: ParsedLine) -> None:
-        """Counts a line."""
+        """Count the tokens of a line."""
         self.joined += sum(not token.space_after for token in line.tokens)
         self.marks += sum(not any(map(str.isalnum, token.form)) for token in line.tokens)
 
     def warn(self, path: str | os.PathLike[str]) -> None:
-        """Warns where a parse seems to lack spacing, though it was not made of tokenized text."""
+        """Warn if a parse seems to lack spacing although it was not made from tokenized text."""
         if self.marks and not self.joined and (parsed_with(path) or {}).get("tokenizer") != "whitespace":
             logger.warning(
                 "%s has no SpaceAfter=No: all its tokens are taken to have spaces between them. If the text has not, "
@@ -109,14 +109,14 @@ class Spacing:
 def check_controls(
     trained_with: Mapping[str, Any] | None, parsed_with: Mapping[str, Any] | None, path: str | os.PathLike[str]
 ) -> None:
-    """Checks that a model gets parses of the kind that it was trained on: real ones, or the same controls.
+    """Check that a model gets parses of the kind on which it was trained: real ones, or the same controls.
 
     Args:
-        trained_with, parsed_with: the parser's options of the training text and of these parses, where they are known
-        path: of these parses, for errors
+        trained_with, parsed_with: the parser's options of the training text and of these parses, if known
+        path: the file of these parses, for errors
 
     Raises:
-        SyntaxDataError: it was trained on control parses, and these are real, or other controls
+        SyntaxDataError: the model was trained on control parses, and these are real or other controls
     """
     of_training, of_these = controls(trained_with), controls(parsed_with)
     if of_training and of_training != of_these:

@@ -8,17 +8,17 @@ from typing import NoReturn, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError, quoted
 
-# Without the text, so many empty lines in a row are taken for a slip in a number.
+# Without the text, this many consecutive empty lines count as an error in a number.
 MOST_EMPTY_LINES = 1_000_000
 Row = TypeVar("Row", str, bytes)
 _COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
 
 
 def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int, list[Row]]]:
-    """Split the rows of a file at blank ones; yields the number of each block's first row, and its rows.
+    """Split the rows of a file at blank rows; yields the number of each block's first row, and its rows.
 
     Args:
-        tab: a tab of the type of the rows
+        tab: a tab in the type of the rows
         first: the number of the first row
     """
     block: list[Row] = []
@@ -32,7 +32,7 @@ def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int,
 
 
 def is_blank(row: str | bytes) -> bool:
-    """Whether a row ends a sentence: white space alone, but not the tabs of empty columns."""
+    """Whether a row ends a sentence, by consisting of white space other than the tabs of empty columns."""
     text = row if isinstance(row, str) else row.decode("utf-8", "replace")
     return "\t" not in text and not text.strip()
 
@@ -41,14 +41,14 @@ class LineNumbers:
     """Assigns text lines to the sentences of a file or a part of it, and rejects inconsistent numbering.
 
     Args:
-        path: of the file, for errors
-        n_lines: of the text, where they are known
-        first_line: the line of the text to begin with, counted from 0
+        path: the file, for errors
+        n_lines: the number of text lines, if known
+        first_line: the 0-based text line of the first sentence
 
     Attributes:
-        declared: the number of lines by ``# lines``
-        numbered: whether sentences have their ``# line``; None before the first sentence
-        next: the first line of which nothing was seen
+        declared: the number of lines according to ``# lines``
+        numbered: whether sentences have ``# line`` comments; None before the first sentence
+        next: the first text line that has not been reached
     """
 
     def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0) -> None:
@@ -59,16 +59,16 @@ class LineNumbers:
         self._last: int | None = None
 
     def comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
-        """Processes a comment row.
+        """Process a comment row.
 
         Args:
-            row: without its line end
+            row: the row without its line end
             at: its line in the file
-            number: by the comments before it of its sentence
-            within: whether a row of the sentence came before it
+            number: the line number from preceding comments of the sentence, if any
+            within: whether rows of the sentence precede the comment
 
         Returns:
-            the number of the sentence's line, counted from 1, where this comment or one before it says so
+            the 1-based line number of the sentence, if this or a preceding comment states it
         """
         match = _COMMENT.match(row)
         if match is None:
@@ -84,10 +84,10 @@ class LineNumbers:
         return value
 
     def place(self, number: int | None, at: int) -> int:
-        """The text line of the next sentence, counted from 0.
+        """The 0-based text line of the next sentence.
 
         Args:
-            number: by its comments; without any each sentence is a line
+            number: the line number from its comments; without numbers, each sentence is one line
             at: its line in the file
         """
         if self.numbered is None:
@@ -118,13 +118,13 @@ class LineNumbers:
         return index
 
     def total(self) -> int:
-        """The number of lines, once all sentences have been placed."""
+        """The number of text lines, after all sentences have been placed."""
         if self.n_lines is not None and self.declared is not None and self.n_lines != self.declared:
             self._fail(f"holds the parse of {self.declared} lines, but the text has {self.n_lines}")
         total = self._known_lines
         if total is None:
             return self.next
-        # Without any sentence, `# lines = N` alone says that all lines are empty.
+        # Without sentences, `# lines = N` means that all lines are empty.
         may_lack_sentences = self.declared is not None if self.numbered is None else self.numbered
         if self.next != total and not may_lack_sentences:
             self._fail(
@@ -137,7 +137,7 @@ class LineNumbers:
 
     @property
     def _known_lines(self) -> int | None:
-        """The number of lines of the text: the caller's, or what the file declares."""
+        """The number of text lines, from the caller or as declared in the file."""
         return self.n_lines if self.n_lines is not None else self.declared
 
     def _check_gap(self, lines: int, at: int | None) -> None:
@@ -149,7 +149,7 @@ class LineNumbers:
 
 
 def declared_in(row: str) -> int | None:
-    """The N of a row ``# lines = N``; None for any other."""
+    """The N of a row ``# lines = N``; None for any other row."""
     match = _COMMENT.match(row)
     return natural(match[2]) if match is not None and match[1] == "lines" else None
 
@@ -160,5 +160,5 @@ def is_line_comment(row: str) -> bool:
 
 
 def natural(text: str) -> int | None:
-    """The number that plain digits spell, or None; ``int`` would accept '+1', '1_0' and ' 1' too."""
+    """The number written in plain digits, or None; ``int`` would also accept '+1', '1_0' and ' 1'."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

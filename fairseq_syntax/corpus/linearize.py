@@ -1,16 +1,15 @@
-"""Linearized dependency trees, for a translation model to learn as a second target.
+"""Linearized dependency trees, as a second target of a translation model.
 
-Currey and Heafield (2019), Incorporating Source Syntax into Transformer-Based Neural Machine Translation, do so with
-constituency trees.  Two forms for dependency trees:
+Currey and Heafield (2019), Incorporating Source Syntax into Transformer-Based Neural Machine Translation, use
+constituency trees. There are two forms for dependency trees:
 
 ``brackets``
-    Each word's subtree between ``(label`` and ``)label``, the word's own symbol among those of its dependents in the
-    order of the text: ``(root (nsubj (det DET )det NOUN )nsubj VERB (obj NOUN )obj )root``.  Where arcs cross, the
-    order of words is lost.
+    Each word's subtree between ``(label`` and ``)label``, with the word's own symbol among its dependents in text
+    order: ``(root (nsubj (det DET )det NOUN )nsubj VERB (obj NOUN )obj )root``. If arcs cross, word order is lost.
 ``relations``
-    For every word its label and how far its head is, in words: ``det +1 nsubj +1 root 0 obj -1``.
+    For each word, its label and the distance of its head in words: ``det +1 nsubj +1 root 0 obj -1``.
 
-Several sentences of a line follow one another.
+The sentences of a line are concatenated.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def linearize(line: ParsedLine, form: str = "brackets", symbols: Sequence[Sequen
     Args:
         line: the parse
         form: one of :data:`FORMS`
-        symbols: what stands for each word in ``brackets`` (default: its UPOS, ``*`` without one)
+        symbols: the symbol of each word in ``brackets`` (default: its UPOS, or ``*`` without one)
     """
     if form == "relations":
         distances = (head - word for word, head in enumerate(line.heads))
@@ -49,7 +48,7 @@ def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
     for word, head in enumerate(line.heads):
         (roots if head == word else dependents[head]).append(word)
     out: list[str] = []
-    # a stack and not recursion: a chain of a thousand words is deeper than Python allows
+    # a stack rather than recursion, since a chain of a thousand words exceeds Python's recursion limit
     stack: list[int | list[str]] = list(reversed(roots))
     while stack:
         top = stack.pop()
@@ -66,9 +65,9 @@ def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
 
 
 def is_projective(line: ParsedLine) -> bool:
-    """Whether the trees are projective: no two arcs cross, so that ``brackets`` keeps the word order."""
+    """Whether the trees are projective (no arcs cross), so that ``brackets`` preserves word order."""
     arcs = sorted(((min(w, h), max(w, h)) for w, h in enumerate(line.heads) if w != h), key=lambda a: (a[0], -a[1]))
-    # an artificial root to the left: nothing may span a root
+    # with an artificial root to the left, so that no arc may span a root
     open_ends: list[int] = []
     for start, end in arcs:
         while open_ends and open_ends[-1] <= start:
@@ -80,12 +79,12 @@ def is_projective(line: ParsedLine) -> bool:
 
 
 def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
-    """The pieces of each word, for ``brackets`` with words; ``*`` for a word whose token belongs to another word.
+    """The pieces of each word, for ``brackets`` with words; ``*`` for a word that does not own its token.
 
     Raises:
-        SyntaxDataError: the parse is not that of the pieces
+        SyntaxDataError: the parse does not belong to the pieces
     """
-    counts = [token.pieces or 0 for token in line.tokens]  # 0: the parse does not say
+    counts = [token.pieces or 0 for token in line.tokens]  # 0 if the parse does not record it
     if 0 in counts or sum(counts) != len(pieces):
         have = "no number of" if 0 in counts else sum(counts)
         raise SyntaxDataError(

@@ -1,4 +1,4 @@
-"""Multi-task corpora, for a plain Transformer that translates and parses (Currey and Heafield, 2019)."""
+"""Multi-task corpora for a plain Transformer that translates and parses (Currey and Heafield, 2019)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Doubling:
     """Configuration of a multi-task corpus.
 
     Args:
-        prefix: of the files of pieces; the source's parse is ``PREFIX.SRC.conllu``
-        src, tgt: languages, the endings of the files
-        tags: at both ends of a source: which asks for the translation, and which for the parse
-        form: of the linearised parse, one of ``linearize.FORMS``
-        words: the words' own pieces within the brackets, and not their UPOS
+        prefix: the prefix of the files of pieces; the source's parse is ``PREFIX.SRC.conllu``
+        src, tgt: the languages, which are file extensions
+        tags: the tags at both ends of a source that request a translation and a parse
+        form: the form of the linearized parse, one of ``linearize.FORMS``
+        words: put the words' pieces into the brackets, not their UPOS
     """
 
     prefix: str
@@ -52,10 +52,10 @@ class Doubling:
         return f"{self.texts[0]}.conllu"
 
     def read_pairs(self) -> Iterator[tuple[str, str]]:
-        """The lines of both sides of the corpus.
+        """Read the lines of both sides of the corpus.
 
         Raises:
-            SyntaxDataError: they differ in number, or the source uses one of the tags
+            SyntaxDataError: the sides differ in their number of lines, or the source contains a tag
         """
         pairs = aligned([*map(read_lines, self.texts)], self.texts)
         for number, (source, target) in enumerate(pairs, start=1):
@@ -67,22 +67,22 @@ class Doubling:
 
 
 def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int = 1) -> str:
-    """Writes ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled.
+    """Write ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled.
 
-    The linearised parses are made in parts: a run that was killed resumes with those that are missing. Then all goes to
-    a temporary file, and the order in which it is read back is shuffled: 8 bytes of memory a line.
+    Linearized parses are made in parts, and a killed run resumes with the missing ones. All lines are then written to a
+    temporary file and read back in random order, which takes 8 bytes of memory per line.
 
     Args:
-        doubling: what to write
-        out: path of the files without their endings
-        seed: of the shuffle
-        workers: processes; the files do not depend on their number
+        doubling: the configuration
+        out: the path of the files without extension
+        seed: the seed for shuffling
+        workers: the number of processes, on which the files do not depend
 
     Returns:
         a line of report
 
     Raises:
-        SyntaxDataError: bad input, or a file cannot be written
+        SyntaxDataError: the input is invalid, or a file cannot be written
     """
     step = _step(doubling, out, "doubled", seed=seed)
     total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
@@ -133,7 +133,7 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
 
 
 def _double_part(doubling: Doubling, parts: tuple[TextPart, ...]) -> Made:
-    """Each pair of a part in two lines; the note says how many parses have crossing arcs."""
+    """Make two lines from each pair of a part; the note contains the number of parses with crossing arcs."""
     texts, targets, parses = parts
     translate, parse = doubling.tags
     rows: list[str] = []
@@ -150,7 +150,7 @@ def _double_part(doubling: Doubling, parts: tuple[TextPart, ...]) -> Made:
 
 
 def write_tagged(doubling: Doubling, out: str) -> str:
-    """Writes the corpus with the tag of translation, in its order; returns a line of report."""
+    """Write the corpus with the tag for translation, in order; returns a line of report."""
     tag = doubling.tags[0]
     step = _step(doubling, out, "tagged")
     with step.making() as record:
@@ -170,7 +170,7 @@ def _step(doubling: Doubling, out: str, kind: str, **options: object) -> Step:
 
 
 def write_pairs(doubling: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
-    """Writes both sides, whole or not at all; returns the number of pairs."""
+    """Write both sides atomically; returns the number of pairs."""
     count = 0
     with atomic_open(f"{out}.{doubling.src}") as source, atomic_open(f"{out}.{doubling.tgt}") as target:
         for s, t in pairs:

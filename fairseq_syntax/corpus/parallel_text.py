@@ -1,7 +1,7 @@
 """The file formats of parallel corpora, each read as a stream of sentences.
 
-White space inside a sentence becomes single spaces. Character entities are resolved where the format has them (SGML and
-XML), once: what stands as ``&amp;lt;`` in a file is the text ``&lt;``. Plain text is taken as it is.
+White space inside a sentence is reduced to single spaces. In SGML and XML, character entities are resolved once:
+``&amp;lt;`` in a file is the text ``&lt;``. Plain text is not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_syntax.runtime.files import read_lines, uncompressed_name
 
 Path = str | os.PathLike[str]
 Item = TypeVar("Item")
-# A sentence, its translation, and further reference translations where a test set has several.
+# A sentence, its translation, and any further reference translations.
 Row = tuple[str, ...]
 
 
@@ -32,11 +32,10 @@ class Split(NamedTuple):
     rows: Iterable[Row]
 
 
-# What the training files of IWSLT hold beside sentences. Some of it stands on one side only
-# (translators, reviewers).
+# Lines other than sentences in training files of IWSLT. Some occur on only one side (translators, reviewers).
 _TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|transcript)\b[^>]*>")
 _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
-# In SGML: the translator of what follows, or a segment, whose end may be missing.
+# In SGML: the translator of the following segments, or a segment, whose end may be missing.
 _SEGMENT = re.compile(
     r"<(?:refset|doc)\b[^>]*\bsysid\s*=\s*\"?([^\">\s]+)|<seg\b[^>]*>(.*?)(</seg\s*>|(?=<seg\b)|\Z)",
     re.IGNORECASE | re.DOTALL,
@@ -53,7 +52,7 @@ def read_text(path: Path) -> Iterator[str]:
 def read_tagged(path: Path) -> Iterator[str]:
     """The sentences of an IWSLT training file (``train.tags.*``): lines of text among lines of tags.
 
-    It is no XML: nothing in it is escaped. Titles and descriptions of talks are sentences.
+    The format is not XML, as nothing is escaped. Titles and descriptions of talks count as sentences.
     """
     for line in read_lines(path):
         if sentence := _SENTENCE_TAG.match(line):
@@ -68,13 +67,13 @@ def read_segments(path: Path) -> Iterator[str]:
 
 
 def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
-    """The segments of a test set in NIST's SGML, each with the ``sysid`` of its ``<refset>`` or ``<doc>``, if any.
+    """The segments of a test set in NIST's SGML, with the ``sysid`` of their ``<refset>`` or ``<doc>``, if any.
 
-    Such files are often no well-formed XML (``&`` and ``<`` that are not escaped), so that only these tags are looked
-    for. A segment may run over several lines. Test sets are small: the file is read at once.
+    Such files are often not well-formed XML (``&`` and ``<`` are not escaped), so only these tags are searched for. A
+    segment may span several lines. Test sets are small, so the file is read as a whole.
 
     Raises:
-        SyntaxDataError: a segment that does not end
+        SyntaxDataError: a segment does not end
     """
     text, translator = "\n".join(read_lines(path)), None
     for match in _SEGMENT.finditer(text):
@@ -90,14 +89,14 @@ def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
 def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:
     """The segments of one side of a test set in WMT's XML (from 2021): ``<seg>`` below ``<src>`` or ``<ref>``.
 
-    A document may have several references, by ``translator``; those of the first are taken.
+    If a document has references by several translators, those of the first are taken.
 
     Args:
         element: ``src`` or ``ref``
-        lang: of the elements; those without one count
+        lang: the language of the elements; elements without a language match
 
     Raises:
-        SyntaxDataError: not well-formed XML
+        SyntaxDataError: the file is not well-formed XML
     """
     try:
         root = ElementTree.fromstring("\n".join([*read_lines(path), ""]))
@@ -112,11 +111,11 @@ def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:
 def read_aspec(path: Path) -> Iterator[dict[str, str]]:
     """The sentences of an ASPEC-JE file, by language (``ja``, ``en``): fields with `` ||| `` between them.
 
-    Training files have ``similarity ||| document ||| sentence ||| Japanese ||| English``, the others begin with the
-    document.
+    Training files have ``similarity ||| document ||| sentence ||| Japanese ||| English``; other files lack the
+    similarity.
 
     Raises:
-        SyntaxDataError: a line of another number of fields
+        SyntaxDataError: a line has another number of fields
     """
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("|||")
@@ -130,7 +129,7 @@ def read_tsv(path: Path) -> Iterator[Row]:
     """The first two columns of tab-separated values, without quoting: a tab always ends a field.
 
     Raises:
-        SyntaxDataError: a line without a tab
+        SyntaxDataError: a line has no tab
     """
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")
@@ -140,7 +139,7 @@ def read_tsv(path: Path) -> Iterator[Row]:
 
 
 def read_side(path: Path) -> Iterator[str]:
-    """One side of a corpus, in the format that its name says: ``.sgm``, ``.xml``, ``train.tags.*``, or plain text."""
+    """Read one side of a corpus, by its name: ``.sgm``, ``.xml``, ``train.tags.*``, or plain text."""
     name = os.path.basename(uncompressed_name(path))
     if name.endswith((".xml", ".sgm", ".sgml")):
         return read_segments(path)
@@ -151,19 +150,19 @@ def parallel(*paths: Path) -> Iterator[Row]:
     """Rows of parallel files: source, target, and further references.
 
     Raises:
-        SyntaxDataError: one has fewer sentences than another
+        SyntaxDataError: the files differ in their number of sentences
     """
     return aligned([read_side(path) for path in paths], paths)
 
 
 def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[Row]:
-    """Zips parallel streams into rows.
+    """Zip parallel streams into rows.
 
     Args:
-        paths: where each comes from, for errors
+        paths: the file of each stream, for errors
 
     Raises:
-        SyntaxDataError: one ends before another
+        SyntaxDataError: a stream ends before another
     """
     for count, row in enumerate(zip_longest(*sides)):
         if None in row:
@@ -176,7 +175,7 @@ def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[R
 
 
 def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[Item]:
-    """Reservoir sample of ``count`` items without replacement, in no order; all, if there are fewer."""
+    """A reservoir sample of ``count`` items without replacement, in no particular order; all if there are fewer."""
     kept: list[Item] = []
     for number, item in enumerate(items):
         if number < count:
@@ -187,5 +186,5 @@ def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[It
 
 
 def unescape(text: str) -> str:
-    """Text with its character entities resolved, once; a lone ``&`` is one."""
+    """Resolve character entities once; a lone ``&`` is kept."""
     return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)

@@ -16,8 +16,8 @@ from fairseq_syntax.errors import SyntaxDataError, quoted
 class Token:
     """A surface token, as written in the text.
 
-    ``first`` and ``last`` (inclusive) are the indices of its syntactic words in the line, and ``word`` the one that
-    owns its pieces: the first whose head lies outside the token. ``pieces`` is None until the text is segmented.
+    ``first`` and ``last`` (inclusive) are the indices of its syntactic words in the line. ``word`` is the one that owns
+    its pieces: the first word whose head is outside the token. ``pieces`` is None until the text is segmented.
     """
 
     form: str
@@ -30,13 +30,12 @@ class Token:
 
 @dataclass(slots=True)
 class ParsedLine:
-    """The parse of one line of text; no words where the line is empty.
+    """The parse of one line of text; an empty line has no words.
 
-    ``heads`` counts from 0 through the whole line, and a root is its own head. ``arcs`` holds
-    ``(dependent, head, label, p)``, head = dependent for the artificial root, in the order of the
-    dependents; it is None without distributions. ``sentences`` are word spans ``[start, end)``.
-    ``line_number`` counts lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1.
-    ``parsed`` is False where there is no parse, and only the tokens mean anything.
+    ``heads`` are 0-based in the whole line, and a root is its own head. ``arcs`` contains ``(dependent, head, label,
+    p)`` in the order of dependents, where head = dependent means the artificial root; it is None without distributions.
+    ``sentences`` are word spans ``[start, end)``. ``line_number`` is the 0-based line of the text, ``file_line`` the
+    1-based line of the CoNLL-U file. If ``parsed`` is False, only the tokens are meaningful.
     """
 
     words: list[str] = field(default_factory=list)
@@ -61,21 +60,22 @@ class ParsedLine:
         tags: Sequence[str] | None = None,
         text: str | None = None,
     ) -> ParsedLine:
-        """The parse of one sentence, made from its words.
+        """Make the parse of one sentence from its words.
 
         .. code-block:: python
 
             ParsedLine.of_words(["She", "sleeps", "."], [2, 0, 2], ["nsubj", "root", "punct"], text="She sleeps.")
 
         Args:
-            words: as they stand in the text
-            heads: of each word, counted from 1 as in CoNLL-U; 0 for the root
+            words: the words as in the text
+            heads: the 1-based heads of the words as in CoNLL-U; 0 for the root
             labels: dependency labels, such as those of Universal Dependencies
             tags: universal part-of-speech tags (default: ``_``)
-            text: says where no space is between words (default: a space between all)
+            text: the text, which determines the spacing (default: a space between all words)
 
         Raises:
-            SyntaxDataError: lists of other lengths, no tree, or words that are not those of the text
+            SyntaxDataError: the lengths of the lists differ, the heads are not a tree, or the words are not those of
+                the text
         """
         n = len(words)
         line = cls(

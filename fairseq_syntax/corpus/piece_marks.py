@@ -1,4 +1,4 @@
-"""Word-boundary marks of subword pieces, and the escapes of words that contain such marks themselves."""
+"""Word-boundary marks of subword pieces, and escapes for words that contain such marks themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-ESCAPE = "▂"  # where it occurs in a text, it is escaped itself
+ESCAPE = "▂"  # escaped too if it occurs in a text
 JOINER = "￭"
 SEPARATOR = "@@"
 SPACE_MARK = "▁"
@@ -17,21 +17,21 @@ _ESCAPED = re.compile(f"{ESCAPE}([{''.join(_UNESCAPES)}])")
 
 
 class WordMarks(NamedTuple):
-    """The word boundaries that a piece marks: whether it begins a word, and whether the next piece does."""
+    """The word boundaries marked by a piece: whether it begins a word, and whether the next piece does."""
 
     starts: bool
     ends: bool
 
 
 def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
-    """The word boundaries that pieces mark, without a parse. The first piece of a line begins a word in any case.
+    """The word boundaries marked by pieces, without a parse. (The first piece of a line always begins a word.)
 
-    subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
-    or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.
+    subword-nmt marks all words. sentencepiece only marks words after a space; other pieces without letters and digits
+    count as separate words, since most words without a preceding space are punctuation or follow it.
 
     Args:
         symbols: pieces, as in a dictionary
-        kind: of the segmentation; None where each symbol is a word
+        kind: the kind of segmentation; None if each symbol is a word
     """
     if kind in ("subword_nmt", "words"):
         return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
@@ -50,12 +50,12 @@ def _escape(text: str, characters: str) -> str:
 
 
 def escape_sentencepiece(word: str) -> str:
-    """The word escaped for sentencepiece: it contains no ``▁``."""
+    """Escape a word for sentencepiece, so that it contains no ``▁``."""
     return _escape(word, ESCAPE + SPACE_MARK)
 
 
 def escape_subword_nmt(word: str, space: bool) -> str:
-    """The word escaped for subword-nmt: it contains no space and does not end with ``@@``."""
+    """Escape a word for subword-nmt, so that it contains no space and does not end with ``@@``."""
     word = _escape(word, ESCAPE + JOINER + " ")
     if word.endswith(SEPARATOR):
         word = word[:-1] + ESCAPE + "a"
@@ -63,5 +63,5 @@ def escape_subword_nmt(word: str, space: bool) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text with its escaped marks restored."""
+    """Restore escaped marks in a text."""
     return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text

@@ -1,7 +1,7 @@
-"""The parser interface, from sentences of words to trees and arcs, and the code that all parsers share.
+"""The parser interface, from sentences of words to trees and arcs, and code shared by all parsers.
 
-A parser is one module with ``load(options) -> Parser`` and, if its models are more than the file or the folder of
-``--model-dir``, ``fingerprint(options) -> str``. It is named in ``PARSERS``, or given by its dotted module name.
+A parser is a module with ``load(options) -> Parser`` and, if its models are not only the file or folder
+``--model-dir``, ``fingerprint(options) -> str``. It is selected by a name in ``PARSERS`` or by its dotted module name.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ PARSERS = {
     "stanza": "fairseq_syntax.corpus.parsing.stanza",
     "supar": "fairseq_syntax.corpus.parsing.supar",
 }
-# Options that change no more than the last digit of a probability, or that name a place, whose content is in
-# fingerprint_of_models. A run that is repeated with a smaller batch, as memory was short, is to resume the one before.
+# Options that change at most the last digit of a probability, or that name a place whose content is in
+# fingerprint_of_models. A run repeated with smaller batches, because memory was short, should resume the previous one.
 _NOT_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
 
 
 @dataclass(frozen=True)
 class ParserOptions:
-    """The options on which a parse depends: equal options and models give equal parses of a text.
+    """The options of a parse: equal options and models give equal parses of a text.
 
-    ``batch_size`` counts words. ``min_prob`` is the least p(head, label | word) that is kept: 0.01 keeps 99.1 % of the
-    mass in 2.07 arcs per word on Multi30k, where 0.1 keeps 96.5 % in 1.27, and 0.001 99.8 % in 4.17. ``structured``
-    takes the arcs' probabilities from the distribution over trees. ``temperature`` divides the scores of heads,
+    ``batch_size`` is in words. ``min_prob`` is the minimum p(head, label | word) of stored arcs: on Multi30k, 0.01
+    keeps 99.1 % of the mass in 2.07 arcs per word, 0.1 keeps 96.5 % in 1.27, and 0.001 99.8 % in 4.17. ``structured``
+    uses arc marginals of the distribution over trees. ``temperature`` divides the scores of heads,
     ``label_temperature`` those of labels.
     """
 
@@ -89,7 +89,8 @@ class ParserOptions:
 class SentenceParse:
     """The parse of one sentence, with ids as in CoNLL-U: words from 1, and 0 for the artificial root.
 
-    ``arcs`` holds (dependent, head, label, p), by dependent and most probable first; None without distributions.
+    ``arcs`` contains (dependent, head, label, p), sorted by dependent and then by decreasing probability; None without
+    distributions.
     """
 
     heads: list[int]
@@ -100,7 +101,7 @@ class SentenceParse:
 
 
 class Parser(ABC):
-    """A dependency parser with a tokenizer before it."""
+    """A dependency parser with a tokenizer."""
 
     def __init__(self, options: ParserOptions, tokenizer: Tokenizer | None = None) -> None:
         self.options = options
@@ -108,18 +109,18 @@ class Parser(ABC):
 
     @abstractmethod
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        """Parses sentences of at least one word each, in order."""
+        """Parse sentences, each of at least one word, in order."""
 
     def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
-        """Parses lines of text, or lists of tokens that stand for one sentence each.
+        """Parse lines of text, or lists of tokens that are one sentence each.
 
         Args:
-            lines: one entry per line; empty ones give a line without words
-            first_line: the number of the first line, counted from 0
+            lines: one entry per line; an empty entry yields a line without words
+            first_line: the 0-based number of the first line
 
         Raises:
-            SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``, or tokens that
-                are not those of their line; or as :meth:`checked_parses`
+            SyntaxDataError: a sentence has more than ``max_words`` words with ``long_lines="error"``, or tokens differ
+                from their line; or as in :meth:`checked_parses`
         """
         whole = self._tokenized(lines, first_line)
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
@@ -138,26 +139,25 @@ class Parser(ABC):
         return parsed
 
     def _model_input(self, tokenized: list[TokenizedLine], first_line: int) -> tuple[list[list[str]], list[int]]:
-        """The words of all sentences as the model is to see them, and the line of each sentence, counted from 0."""
+        """The words of all sentences as input of the model, and the 0-based line of each sentence."""
         numbers = [number for number, line in enumerate(tokenized, first_line) for _ in line]
         words = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
         if self.options.tokenizer == "whitespace":
             words = [[without_moses(word) for word in sentence] for sentence in words]
         cut = [number for number, sentence in zip(numbers, words) if max(map(len, sentence)) > LONGEST_WORD]
         _warn_of(cut, f"the parser sees the first {LONGEST_WORD} characters of a longer word")
-        # A batch takes memory for its longest word's characters, times its words.
+        # The memory of a batch is proportional to its number of words times the characters of the longest word.
         return [[word[:LONGEST_WORD] for word in sentence] for sentence in words], numbers
 
     def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
-        """Validated :meth:`parse_sentences`.
+        """:meth:`parse_sentences`, with its result validated.
 
         Args:
-            sentences: of at least one word each; or none
-            numbers: the line of each, counted from 0
+            sentences: sentences of at least one word each, possibly none
+            numbers: the 0-based line of each sentence
 
         Raises:
-            SyntaxDataError: the parses are not as many as the sentences, or not of their words, or bring no
-                distributions where these are asked for
+            SyntaxDataError: the number of parses or of their words is wrong, or requested distributions are missing
         """
         parses = self.parse_sentences(sentences) if sentences else []
         parser = f"the parser {self.options.parser}"
@@ -174,7 +174,7 @@ class Parser(ABC):
         return parses
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
-        """The tokens of each line: the given ones if it is a list, else those of the tokenizer."""
+        """The tokens of each line: the given ones for a list, otherwise from the tokenizer."""
         tokenized: list[TokenizedLine] = [[] for _ in lines]
         raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
         try:
@@ -182,7 +182,7 @@ class Parser(ABC):
         except SyntaxDataError as error:
             if error.line is None or error.path is not None:
                 raise
-            # The tokenizer counts the lines that it was given, from 1.
+            # The tokenizer numbers its input lines from 1.
             number = first_line + raw[error.line - 1] + 1
             raise SyntaxDataError(error.message, line=number, hint=error.hint) from error
         for index, tokens in zip(raw, token_lists, strict=True):
@@ -193,7 +193,7 @@ class Parser(ABC):
         return tokenized
 
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
-        """Splits sentences of more than ``max_words`` words, after punctuation where there is any."""
+        """Split sentences of more than ``max_words`` words, after punctuation if possible."""
         limit = self.options.max_words
         if all(len(sentence) <= limit for sentence in sentences):
             return sentences
@@ -204,7 +204,7 @@ class Parser(ABC):
         short: TokenizedLine = []
         for sentence in sentences:
             while len(sentence) > limit:
-                # The last mark of the second half, so that no part but the last is short.
+                # The last punctuation mark in the second half, so that only the last part can be short.
                 marks = [i for i in range(limit // 2, limit) if not any(map(str.isalnum, sentence[i].form))]
                 cut = marks[-1] + 1 if marks else limit
                 short.append(sentence[:cut])
@@ -214,7 +214,7 @@ class Parser(ABC):
 
 
 def _warn_of(numbers: Sequence[int], what: str) -> None:
-    """Log one warning about several lines, counted from 0."""
+    """Log one warning about several 0-based lines."""
     if numbers:
         shown = ", ".join(str(number + 1) for number in numbers[:3])
         more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
@@ -236,7 +236,7 @@ def _fault_of(parse: SentenceParse, n: int) -> str:
 
 
 def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:
-    """Joins tokenized sentences and their parses into one line: ids become 0-based indices into its words."""
+    """Join tokenized sentences and their parses into one line; ids become 0-based indices into its words."""
     line = ParsedLine(line_number=line_number)
     for sentence, parse in zip(sentences, parses, strict=True):
         start = len(line.words)
@@ -258,7 +258,7 @@ def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number:
 
 
 def default_tokenizer(options: ParserOptions) -> Tokenizer:
-    """The tokenizer that ``options.tokenizer`` names; for ``auto`` the basic one, if the parser has none of its own."""
+    """The tokenizer named in ``options``; the basic one for ``auto`` if the parser has no tokenizer of its own."""
     if options.tokenizer == "whitespace":
         return WhitespaceTokenizer()
     if options.tokenizer == "spacy":
@@ -269,10 +269,10 @@ def default_tokenizer(options: ParserOptions) -> Tokenizer:
 
 
 def parser_module(name: str) -> ModuleType:
-    """The module of a parser, by its name in PARSERS or as a dotted name.
+    """Import the module of a parser, given by a name in PARSERS or a dotted module name.
 
     Raises:
-        SyntaxDataError: there is none, or a package it needs is missing; always for ``none``
+        SyntaxDataError: it does not exist, or a package it needs is missing; always for ``none``
     """
     if name == NO_PARSER:
         raise SyntaxDataError(
@@ -290,17 +290,16 @@ def parser_module(name: str) -> ModuleType:
 
 
 def fingerprint_of_models(options: ParserOptions, output: Path | None = None) -> str:
-    """Fingerprint of a parser's models: its module's ``fingerprint``, or a digest of the content of ``model_dir``.
+    """The fingerprint of a parser's models: its module's ``fingerprint``, or a digest of the content of ``model_dir``.
 
-    Of a folder all files count, in whatever order the system lists them; what is no path counts by its name.
+    For a folder, all files count, independently of their order; a value that is not a path is represented by its name.
 
     Args:
-        options: name the parser and its models
-        output: where its parse is to be written, if anywhere
+        options: options that name the parser and its models
+        output: the output file of the parse, if any
 
     Raises:
-        SyntaxDataError: as ``parser_module``, and where a model is missing or cannot be read, or the output would be
-            one of the files that count
+        SyntaxDataError: as in ``parser_module``; a model is missing or unreadable; or the output is in the folder
     """
     module = parser_module(options.parser)
     if hasattr(module, "fingerprint"):
@@ -327,19 +326,19 @@ def options_as_before(
     distributions: bool = False,
     source_lang: str = "en",
 ) -> ParserOptions:
-    """Parser options for the raw text of a model: those of the parse that it was trained on.
+    """The parser options for the raw text of a model: those of its training parse.
 
     Args:
-        before: :attr:`ParserOptions.of_the_result` of that parse, from a file; None where nobody knows. What this
-            version does not know is passed over.
-        parser, lang: in place of those; "" for the same. Another parser has its own defaults, as its scores are others.
-        model_dir: directory of the parser's models
-        distributions: whether the model reads them
-        source_lang: the language of the parser's models where nothing names one
+        before: :attr:`ParserOptions.of_the_result` of the training parse, from a file; None if unknown. Options unknown
+            to this version are ignored.
+        parser, lang: replacements, or "" for the same. Another parser gets default options, since its scores differ.
+        model_dir: the folder of the parser's models
+        distributions: whether the model reads distributions
+        source_lang: the default language of the parser's models
 
     Raises:
-        SyntaxDataError: the parser of before is not one of this package, and not named; or that parse is a control,
-            which no parser makes
+        SyntaxDataError: the training parser does not belong to this package and is not given; or the training parse is
+            a control parse, which parsers do not produce
     """
     if made_by := controls(before):
         raise SyntaxDataError(
@@ -354,7 +353,7 @@ def options_as_before(
         if name in names and type(value) is type(getattr(defaults, name))
     }
     trained_with = same.pop("parser", defaults.parser)
-    if not parser and trained_with not in PARSERS:  # a module of somebody's is imported only if the user says so
+    if not parser and trained_with not in PARSERS:  # a third-party module is imported only if the user names it
         raise SyntaxDataError(
             f"the training text was parsed by {trained_with}", hint=f"name it: --parser {trained_with}, if it is yours"
         )
@@ -373,16 +372,16 @@ def options_as_before(
 
 
 def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None) -> Parser:
-    """Loads the parser that the options describe.
+    """Load the parser described by options.
 
     Args:
-        before: the options that a training text was parsed with, and its models: a warning says that these are others
+        before: the options and models of a training parse; there is a warning if the models differ
 
     Raises:
-        SyntaxDataError: as :func:`parser_module`; its models are missing, or its device is
+        SyntaxDataError: as in :func:`parser_module`; or its models or its device do not exist
     """
     if options.device != "cpu":
-        from fairseq_syntax.runtime.devices import check_device  # PyTorch takes seconds to import
+        from fairseq_syntax.runtime.devices import check_device  # imports PyTorch, which takes seconds
 
         check_device(options.device)
     parser: Parser = parser_module(options.parser).load(options)

@@ -1,4 +1,4 @@
-"""A parser without a model: each word is attached to the one before it. For trying things out, and for smoke tests."""
+"""A parser without a model, for trials and smoke tests: each word attaches to the preceding one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentencePa
 
 
 class ChainParser(Parser):
-    """Chains: the first word is the root, and every other word's head is the word before it."""
+    """Produces chains: the first word is the root, and the head of every other word is the preceding word."""
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        """Parses sentences of at least one word each, in order."""
+        """Parse sentences, each of at least one word, in order."""
         return [self._chain(len(words)) for words in sentences]
 
     def _chain(self, words: int) -> SentenceParse:
@@ -20,10 +20,10 @@ class ChainParser(Parser):
 
 
 def load(options: ParserOptions) -> Parser:
-    """The parser."""
+    """Load the parser."""
     return ChainParser(options)
 
 
 def fingerprint(options: ParserOptions) -> str:
-    """It has no models."""
+    """The fingerprint of its models, of which there are none."""
     return "chain"

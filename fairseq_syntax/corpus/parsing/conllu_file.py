@@ -1,4 +1,4 @@
-"""``--parser conllu``: an existing parse is validated, compared with its text, and copied."""
+"""``--parser conllu``: validates an existing parse, compares it with its text, and copies it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from fairseq_syntax.runtime.jobs import Step
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # to be raised where the same parse is written otherwise
+VERSION = 2  # to be increased if the same parse is written differently
 
 
 def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: bool = False) -> int:
-    """Validates an existing parse and writes it in this package's form, with ``# line`` comments.
+    """Validate an existing parse, and write it in this package's form, with ``# line`` comments.
 
     Columns and comments that the package does not use (lemmas, features, enhanced dependencies) are dropped.
 
     Args:
         parse: a CoNLL-U file, with ``# line = N`` comments or one sentence per line of the text
         output: the file to write
-        text: the text it is the parse of; line by line, the words must be its characters, spaces aside, which are
-            taken from it
-        overwrite: replace what is there and was not made from the same
+        text: the text of the parse; in each line, the words must equal it except for spaces, which are taken from it
+        overwrite: replace an existing output that was made from something else
 
     Returns:
         the number of lines
 
     Raises:
-        SyntaxDataError: the parse is not valid, is empty, or is not the parse of the text; one of them is a pipe; or
-            something else is there
+        SyntaxDataError: the parse is invalid, empty, or does not belong to the text; an input is a pipe; or the output
+            exists and was made from something else
     """
     check_rereadable("it is read several times", parse, text)
     content = [None if path is None else file_sha256(path) for path in (parse, text)]
@@ -65,10 +64,10 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
                     with errors_in(parse):
                         take_spaces(line, expected)
                 if not line.words and line.line_number == 0:
-                    file.write("\n")  # ends the header, as no sentence of line 1 does
+                    file.write("\n")  # ends the header if line 1 has no sentence
                 file.write(format_conllu(line))
                 spacing.add(line)
-            step.begin()  # here, so that a parse that is refused leaves the record of what is there
+            step.begin()  # only here, so that a rejected parse does not invalidate the existing output
         if text is None:
             spacing.warn(parse)
         step.finish({"lines": n_lines})

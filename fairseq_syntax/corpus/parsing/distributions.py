@@ -1,4 +1,4 @@
-"""From a parser's scores to a sparse list of labelled arcs: p(head, label | word) = p(head | word) p(label | arc)."""
+"""Sparse labelled arcs from a parser's scores: p(head, label | word) = p(head | word) p(label | arc)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def head_probabilities(
     """p(head | word) for a batch of sentences.
 
     Args:
-        scores: [B, N+1, N+1] float, [b, dependent, head], index 0 the artificial root; padding anywhere beyond
-            ``lengths`` has arbitrary scores
-        lengths: [B] long, words of each sentence without the root, 1 to N
+        scores: [B, N+1, N+1] float, [b, dependent, head], where index 0 is the artificial root; scores beyond
+            ``lengths`` are ignored
+        lengths: [B] int64, the number of words in each sentence without the root, 1 to N
         temperature: divides the scores
-        structured: marginals of the distribution over trees in place of a softmax per word
+        structured: use marginals of the distribution over trees instead of a softmax per word
 
     Returns:
-        [B, N+1, N+1], rows of real words sum to 1; the root's row, the diagonal, and all padding are 0
+        [B, N+1, N+1]; the rows of words sum to 1; the root's row, the diagonal, and padding are 0
     """
     batch, size, _ = scores.shape
     index = torch.arange(size, device=scores.device)
-    real = index <= lengths.view(batch, 1)  # the root and the words
+    real = index <= lengths.view(batch, 1)  # True for the root and the words
     dependent = real & (index > 0)
     allowed = dependent.unsqueeze(2) & real.unsqueeze(1) & ~torch.eye(size, dtype=torch.bool, device=scores.device)
     masked = (scores / temperature).masked_fill(~allowed, -torch.inf)
@@ -47,7 +47,7 @@ def sparse_arcs(
 ) -> list[list[Arc]]:
     """The arcs of each sentence with p(head, label | word) >= min_prob.
 
-    Label softmaxes are taken only where p(head | word) reaches ``min_prob``, without which no label can.
+    Label softmaxes are computed only if p(head | word) reaches ``min_prob``, since otherwise no label can.
 
     Args:
         heads: [B, N+1, N+1] from :func:`head_probabilities`
@@ -56,14 +56,15 @@ def sparse_arcs(
         min_prob: above 0
 
     Returns:
-        per sentence (dependent, head, label, p), ids from 1 with 0 the root, by dependent and most probable first
+        for each sentence, (dependent, head, label, p) with ids from 1 (0 for the root), sorted by dependent and then by
+        decreasing probability
     """
     sentence, dependent, head = (heads >= min_prob).nonzero(as_tuple=True)
     label_given_arc = torch.softmax(label_scores[sentence, dependent, head] / label_temperature, dim=-1)
     joint = heads[sentence, dependent, head].unsqueeze(1) * label_given_arc
     arc, label = (joint >= min_prob).nonzero(as_tuple=True)
     p = joint[arc, label]
-    # Stable sorts, last key first: by probability, then by word; equal probabilities stay in the order of heads.
+    # Stable sorts, last key first: by probability, then by word; ties stay in the order of heads.
     order = torch.argsort(p, descending=True, stable=True)
     word = sentence[arc] * heads.shape[1] + dependent[arc]
     order = order[torch.argsort(word[order], stable=True)]
@@ -77,17 +78,17 @@ def sparse_arcs(
 def arcs_of_scores(
     heads: Tensor, label_scores: Tensor, lengths: Tensor, labels: Sequence[str], options: ParserOptions
 ) -> list[list[Arc]]:
-    """The arcs that a parser's options ask for, from its scores.
+    """The arcs requested by a parser's options, from its scores.
 
     Args:
-        heads: [B, N+1, N+1] float, scores [b, dependent, head], index 0 the artificial root
+        heads: [B, N+1, N+1] float, scores [b, dependent, head], where index 0 is the artificial root
         label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
-        lengths: [B] long, words of each sentence without the root, 1 to N
+        lengths: [B] int64, the number of words in each sentence without the root, 1 to N
         labels: the L names
         options: ``min_prob``, ``structured`` and the temperatures
 
     Returns:
-        as :func:`sparse_arcs`
+        as in :func:`sparse_arcs`
     """
     probabilities = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
     return sparse_arcs(

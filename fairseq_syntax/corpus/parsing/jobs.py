@@ -1,7 +1,7 @@
-"""Parsing a whole corpus, in parts that any number of processes or jobs of an array may make.
+"""Parsing of whole corpora, in parts made by several processes or by the jobs of a job array.
 
-The text is cut into parts of ``part_lines`` lines, always at the same places, and each is parsed by itself: see
-:mod:`fairseq_syntax.runtime.parts`. A shard makes some of the parts, and a merge puts those of all shards together.
+The text is divided into parts of ``part_lines`` lines, which are parsed independently
+(:mod:`fairseq_syntax.runtime.parts`). A shard makes some of the parts; a merge joins the parts of all shards.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from fairseq_syntax.runtime.workers import Workers, cores
 
 logger = logging.getLogger(__name__)
 
-# To be raised where the same text, options and models give another parse, by another tokenizer for one.
+# To be increased if the same text, options and models give another parse, for example after a change of tokenizer.
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Job:
-    """A corpus to be parsed into one file.
+    """A corpus to parse into one file.
 
-    ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads``
-    are torch's, per worker process; the last digit of a probability may depend on them, as it does on the device.
-    ``overwrite``: an earlier result and the parts of other jobs, which stay until the new one is whole.
+    ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads`` is
+    PyTorch's number of threads per worker process, which can affect the last digit of a probability, like the device.
+    ``overwrite``: replace an earlier result and the parts of other jobs, once the new result is complete.
     """
 
     text: Path
@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job whose text was read: its number of lines, and the fingerprints of its models and of the whole job."""
+    """A job after reading its text: the number of lines, and fingerprints of the models and of the whole job."""
 
     job: Job
     n_lines: int
@@ -71,10 +71,10 @@ class Plan:
 
     @classmethod
     def of(cls, job: Job) -> Plan:
-        """Reads the text and the models.
+        """Read the text and the models.
 
         Raises:
-            SyntaxDataError: the text is empty, unreadable, a pipe, a parse or the output, or the parser has no models
+            SyntaxDataError: the text is empty, unreadable, a pipe, a parse or the output; or the models do not exist
         """
         check_apart(job.output, job.text)
         check_rereadable("it is read once for its lines and once to be parsed", job.text)
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def parts(self) -> Parts:
-        """The parts of the output, as files."""
+        """The files of the output's parts."""
         return Parts.of(self.step, self.job.part_lines)
 
     @property
@@ -112,30 +112,30 @@ class Plan:
 
     @property
     def shard_spans(self) -> list[Span]:
-        """The spans of this shard's parts: together the shards have every part once."""
+        """The spans of this shard's parts; all shards together contain each part once."""
         number, count = self.job.shard or (1, 1)
         spans = self.spans
         return spans[(number - 1) * len(spans) // count : number * len(spans) // count]
 
     def source(self) -> Iterator[tuple[Span, TextPart]]:
-        """The parts of this shard, with their text."""
+        """The parts of this shard with their text."""
         starts = {start for start, _ in self.shard_spans}
         parts = with_spans(text_parts(self.job.text, self.job.part_lines))
         return ((span, part) for span, part in parts if span[0] in starts)
 
 
 def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
-    """Parses the parts of a text that are missing, and merges them unless the job is a shard.
+    """Parse the missing parts of a text, and merge all parts unless the job is a shard.
 
     Args:
-        job: what to do; a plan, where its text was read
-        workers: those of a cluster, in place of ``job.workers`` processes
+        job: the job, or a plan whose text was already read
+        workers: the workers of a cluster, instead of ``job.workers`` processes
 
     Returns:
-        the finished file, or None after a shard
+        the finished file, or None for a shard
 
     Raises:
-        SyntaxDataError: bad text or models, a result of another job in the way, or a full disk
+        SyntaxDataError: the text or the models are invalid, the output was made by another job, or the disk is full
     """
     plan = job if isinstance(job, Plan) else Plan.of(job)
     job, source = plan.job, plan.source()
@@ -160,9 +160,9 @@ def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None
 
 
 def merge(plan: Plan) -> Path:
-    """Merges the parts of all shards, and removes them.
+    """Merge the parts of all shards, and remove them.
 
-    Raises SyntaxDataError if one is missing or damaged.
+    Raises SyntaxDataError if a part is missing or damaged.
     """
 
     def is_missing(span: Span) -> NoReturn:
@@ -192,7 +192,7 @@ def _write(plan: Plan, made: MadeParts) -> None:
 
 
 def _threads(job: Job, workers: Workers | None) -> int | None:
-    """Threads of each worker; None: PyTorch's default, which is OMP_NUM_THREADS or all cores."""
+    """The number of threads per worker; None for PyTorch's default, OMP_NUM_THREADS or all cores."""
     if job.threads is None and workers is not None:
         return 1
     if job.threads is None and job.workers > 1 and not os.environ.get("OMP_NUM_THREADS"):
@@ -209,7 +209,7 @@ class _ParsePart:
 
     @cached_property
     def parser(self) -> Parser:
-        """The parser, loaded by the process that parses."""
+        """The parser, loaded in the process that parses."""
         if self.threads is not None:
             import torch
 
@@ -222,11 +222,11 @@ class _ParsePart:
             if isinstance(self.parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
                 raise cannot_cut(f"the text of lines {part.start + 1} to {part.end}")
             parsed = self.parser.parse(lines, first_line=part.start)
-            if len(parsed) != len(lines):  # the parts after this one would stand in other lines
+            if len(parsed) != len(lines):  # otherwise the following parts would have wrong line numbers
                 raise SyntaxDataError(f"{len(lines)} lines went into the parser, {len(parsed)} came out")
         rows = []
         for line in parsed:
             with errors_in(part.path, line.line_number + 1):
-                # A parser may give what is no tree; better here than after the merge.
+                # A parser may not return a tree, which should be reported before the merge.
                 rows.append(format_conllu(check_parse(line)))
         return {}, "".join(rows).encode()

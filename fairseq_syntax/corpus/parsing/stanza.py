@@ -1,6 +1,6 @@
-"""Stanza's tagger and graph parser, and the distributions behind its trees.
+"""Stanza's tagger and graph parser, with the distributions behind its trees.
 
-Models come from a folder with ``pos.pt`` and ``depparse.pt`` (and, where the models were trained with them,
+Models come from a folder with ``pos.pt`` and ``depparse.pt`` (and, if the models were trained with them,
 ``tokenize.pt``, ``mwt.pt``, ``lemma.pt``, ``pretrain.pt``, ``forward_charlm.pt`` and ``backward_charlm.pt``), or from
 Stanza's own resources folder. Nothing is downloaded.
 """
@@ -45,13 +45,13 @@ _EXTRAS = {
     "forward_charlm.pt": "forward_charlm_path",
     "backward_charlm.pt": "backward_charlm_path",
 }
-# Stanza takes them for white space, and would lose them; to Python, and so to all else here, they are characters.
+# Stanza treats these characters as white space and would drop them; to Python and this package, they are characters.
 _CONTROLS = re.compile(r"[\x80-\x84\x86-\x9f]")
-_PLACEHOLDER = "\ufffd"  # one character for one, so that offsets stay
+_PLACEHOLDER = "\ufffd"  # a single character, so that offsets do not change
 
 
 def load(options: ParserOptions) -> Parser:
-    """The Stanza parser that the options describe. Raises SyntaxDataError where models are missing."""
+    """Load the Stanza parser described by options. Raises SyntaxDataError if models are missing."""
     folder = model_folder(options.lang, options.model_dir)
     has_tokenizer = folder is None or (folder / "tokenize.pt").exists()
     tokenizer: Tokenizer
@@ -63,7 +63,7 @@ def load(options: ParserOptions) -> Parser:
 
 
 def fingerprint(options: ParserOptions) -> str:
-    """A digest of the model files and Stanza's version, wherever the files lie."""
+    """A digest of the model files and Stanza's version, independent of the location of the files."""
     folder = model_folder(options.lang, options.model_dir)
     if folder is None:
         files = sorted((resources(options.model_dir) / options.lang).rglob("*.pt"))
@@ -77,12 +77,12 @@ def fingerprint(options: ParserOptions) -> str:
 
 
 def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any) -> stanza.Pipeline:
-    """A pipeline of those processors that have models here."""
+    """A pipeline of those of the processors for which there are models."""
     folder = model_folder(options.lang, options.model_dir)
     common = {"lang": options.lang, "device": options.device, "download_method": None, "verbose": False, **settings}
     try:
         if folder is None:
-            # Not every language has multi-word tokens, and a lemmatiser may be one without a file.
+            # Not every language has multi-word tokens, and some lemmatizers have no file.
             index = json.loads((resources(options.model_dir) / "resources.json").read_text(encoding="utf-8"))
             packages = index[options.lang]["packages"]["default"]
             available = [processor for processor in processors if processor in packages]
@@ -93,14 +93,14 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
             for name, setting in _EXTRAS.items():
                 if (folder / name).exists():
                     common[f"{processor}_{setting}"] = str(folder / name)
-        # Without a lemmatiser the parser is one that was trained without lemmas.
+        # Without a lemmatizer, the parser was trained without lemmas.
         common |= {"depparse_check_requirements": False, "allow_unknown_language": True}
-        # Stanza reads the index of its resources folder even where all models are given by their paths.
+        # Stanza reads the index of its resources folder even if all models are given by paths.
         with tempfile.TemporaryDirectory() as empty:
             (Path(empty) / "resources.json").write_text("{}")
             return stanza.Pipeline(dir=empty, processors=",".join(available), **common)
     except Exception as error:
-        # Stanza raises what it meets: unpickling errors of a damaged file, KeyError for a file of another processor,
+        # Stanza raises various exceptions: unpickling errors for a damaged file, KeyError for another processor's file,
         # its own exceptions for missing resources.
         raise SyntaxDataError(
             f"Stanza cannot load these models: {type(error).__name__}: {error}",
@@ -109,7 +109,7 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
 
 
 class StanzaTokenizer(Tokenizer):
-    """Stanza's own tokenizer, with its multi-word tokens where the language has them."""
+    """Stanza's own tokenizer, with multi-word tokens if the language has them."""
 
     def __init__(self, options: ParserOptions) -> None:
         self.pipeline = _pipeline(options, ("tokenize", "mwt"), tokenize_no_ssplit=not options.split_sentences)
@@ -123,7 +123,7 @@ class StanzaTokenizer(Tokenizer):
             tokens = [
                 (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
             ]
-            # Not token.text, which Stanza replaces where a token is very long.
+            # Not token.text, which Stanza replaces if a token is very long.
             # Stanza 1.8 and later give no position to some tokens of several words.
             forms = [
                 token.text if token.start_char is None else lines[index][token.start_char : token.end_char]
@@ -140,7 +140,7 @@ class StanzaTokenizer(Tokenizer):
 
 
 class StanzaParser(Parser):
-    """Tags with the pipeline, and parses with the model, if it scores arcs: trees and distributions of one pass."""
+    """Tags with the pipeline, and computes trees and distributions in one pass of a model that scores arcs."""
 
     def __init__(self, options: ParserOptions, tokenizer: Tokenizer) -> None:
         super().__init__(options, tokenizer)
@@ -148,7 +148,9 @@ class StanzaParser(Parser):
             options,
             ("tokenize", "pos", "lemma", "depparse"),
             tokenize_pretokenized=True,
-            pos_batch_size=max(1, options.batch_size // 20),  # sentences, where the parser's batches are words
+            pos_batch_size=max(
+                1, options.batch_size // 20
+            ),  # in sentences, whereas the parser's batch size is in words
             depparse_batch_size=options.batch_size,
         )
         self.depparse = self.pipeline.processors["depparse"]
@@ -177,9 +179,9 @@ class StanzaParser(Parser):
 
     @torch.inference_mode()
     def _parse(self, document: Any) -> list[SentenceParse]:
-        """Trees as the pipeline's own processor makes them, and arcs from the same scores if they are wanted."""
+        """Trees as from the pipeline's own processor, and, if requested, arcs from the same scores."""
         config, trainer = self.depparse.config, self.depparse.trainer
-        # With the options and defaults of Stanza's own DepparseProcessor.
+        # With the options and defaults of Stanza's DepparseProcessor.
         loader = DataLoader(
             document,
             self.options.batch_size,
@@ -217,20 +219,20 @@ class StanzaParser(Parser):
 def best_trees(
     vocabulary: Any, heads: torch.Tensor, labels: torch.Tensor, lengths: Sequence[int], constrained: bool
 ) -> list[list[list[Any]]]:
-    """The same trees as Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the time of parsing.
+    """The same trees as Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the parsing time.
 
-    Where the most probable heads of a sentence are a tree with one root, as most are, no tree is better, and they are
-    taken. Labels are looked at along the tree alone, all of them only where it breaks a constraint.
+    If the most probable heads of a sentence form a tree with one root, as in most sentences, this is the best tree.
+    Labels are decoded only along the tree, unless it violates a constraint.
 
     Args:
-        vocabulary: of the labels
-        heads: scores [B, N+1, N+1], [b, dependent, head], 0 the root; padding columns are not looked at
+        vocabulary: the labels
+        heads: scores [B, N+1, N+1], [b, dependent, head], where 0 is the root; padding columns are ignored
         labels: scores [B, N+1, N+1, L]
         lengths: N+1 of each sentence
-        constrained: whether no head may have two subjects or two objects
+        constrained: whether a head may have at most one subject and one object
 
     Returns:
-        of each sentence, [head, label] of each word
+        for each sentence, [head, label] of each word
     """
     log_heads = F.log_softmax(heads, 2)
     size = torch.tensor(lengths, device=heads.device)
@@ -242,7 +244,7 @@ def best_trees(
     log_probabilities = log_heads.cpu().numpy()
     for i, length in enumerate(lengths):
         tree = [0, *trees[i][1:length]]
-        # Two zeros are a tree's: of the artificial root itself, and of the one word below it.
+        # A tree has two zeros: that of the artificial root itself, and that of the single word below it.
         if tree.count(0) != 2 or cycle_through(tree) is not None:
             tree = chuliu_edmonds_one_root(log_probabilities[i, :length, :length]).tolist()
         trees[i] = tree + [0] * (len(places) - length)
@@ -263,7 +265,7 @@ def best_trees(
 
 
 def _scores(model: Any, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, N+1, N+1] and [B, N+1, N+1, L] scores, [b, dependent, head]; an ensemble's are summed, as in Stanza."""
+    """Scores [B, N+1, N+1] and [B, N+1, N+1, L], [b, dependent, head]; summed over an ensemble, as in Stanza."""
     members = model.models if isinstance(model, EnsembleGraphParser) else [model]
     scores = [member.forward_scores(*inputs)[:2] for member in members]
     return sum(heads for heads, _ in scores), sum(labels for _, labels in scores)

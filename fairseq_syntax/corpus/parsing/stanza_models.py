@@ -1,4 +1,4 @@
-"""The location of Stanza's models. Stanza is not imported, so that a command can check early whether they exist."""
+"""The location of Stanza's models, without importing Stanza, so that commands can check early that they exist."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def resources(model_dir: str | None) -> Path:
-    """The folder that holds a folder of models for each language: ``model_dir``, or Stanza's own."""
+    """The resources folder, which contains a folder of models for each language: ``model_dir``, or Stanza's own."""
     if model_dir is not None:
         return Path(model_dir)
     return Path(os.environ.get("STANZA_RESOURCES_DIR", Path.home() / "stanza_resources"))
 
 
 def model_folder(lang: str, model_dir: str | None) -> Path | None:
-    """The folder with pos.pt and depparse.pt, or None where the models are those of a resources folder.
+    """The folder with pos.pt and depparse.pt, or None if the models are in a resources folder.
 
     Raises:
-        SyntaxDataError: there are no models of the language
+        SyntaxDataError: there are no models for the language
     """
     if model_dir is not None:
         folder = Path(model_dir)

@@ -1,7 +1,7 @@
-"""SuPar's biaffine parser (``pip install supar``): the parser of the LDD paper, and a model of a third one.
+"""SuPar's biaffine parser (``pip install supar``), the parser of the LDD paper.
 
-SuPar tags nothing, so UPOS and XPOS stay ``_``. Its checkpoints are pickles, which can run code when they are loaded:
-use only files you trust.
+SuPar does not tag, so UPOS and XPOS are ``_``. Its checkpoints are pickles, which can run code when loaded, so use only
+files that you trust.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fairseq_syntax.runtime.files import file_sha256
 
 
 def load(options: ParserOptions) -> Parser:
-    """The SuPar parser at ``model_dir``. Raises SyntaxDataError where that is no biaffine dependency parser."""
+    """Load the SuPar parser ``model_dir``. Raises SyntaxDataError if it is not a biaffine dependency parser."""
     path = _checkpoint(options)
     try:
-        # What supar.Parser.load does, but for weights_only (its checkpoints are pickled with dill) and the device.
+        # Like supar.Parser.load, except for weights_only (checkpoints are pickled with dill) and the device.
         state = torch.load(path, map_location="cpu", weights_only=False)
         kind = supar.PARSER[state["name"]]
         model = kind.MODEL(**state["args"])
         model.load_pretrained(state["pretrained"])
         model.load_state_dict(state["state_dict"], False)
-    except Exception as error:  # unpickling and loading raise whatever they meet
+    except Exception as error:  # unpickling and loading can raise anything
         raise SyntaxDataError(f"SuPar cannot load this: {type(error).__name__}: {error}", path=path) from error
     if not (hasattr(model, "arc_attn") and hasattr(model, "rel_attn")) or hasattr(model, "sib_attn"):
         raise SyntaxDataError(f"a {state['name']} model is not a first-order biaffine dependency parser", path=path)
@@ -40,7 +40,7 @@ def load(options: ParserOptions) -> Parser:
 
 
 def fingerprint(options: ParserOptions) -> str:
-    """A digest of the checkpoint."""
+    """The SHA-256 of the checkpoint."""
     return file_sha256(_checkpoint(options))
 
 
@@ -53,13 +53,13 @@ def _checkpoint(options: ParserOptions) -> Path:
 
 
 class SuparParser(Parser):
-    """Scores from one call of the model; trees as SuPar decodes them, arcs from the same scores."""
+    """A parser that computes trees, decoded by SuPar, and arcs from the same scores of the model."""
 
     def __init__(self, options: ParserOptions, model: Any, transform: Any) -> None:
         super().__init__(options)
         self.model = model
         form = transform.FORM if isinstance(transform.FORM, tuple) else (transform.FORM,)
-        # FORM is words, the raw text (no input of the model), then the features that the model was trained with.
+        # FORM consists of words, the raw text (not an input of the model), and the features used in training.
         self.fields = [field for field in form if field is not None and field.name != "texts"]
         self.labels: list[str] = [transform.DEPREL.vocab[index] for index in range(len(transform.DEPREL.vocab))]
         self.bos = self.labels.index(transform.DEPREL.bos)
@@ -68,7 +68,7 @@ class SuparParser(Parser):
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
         batches: list[list[int]] = [[]]
         for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
-            # Padded to this sentence, the longest so far, and the artificial root.
+            # Padded to this sentence, the longest so far, plus the artificial root.
             if batches[-1] and (len(batches[-1]) + 1) * (len(sentences[index]) + 1) > self.options.batch_size:
                 batches.append([])
             batches[-1].append(index)
@@ -86,7 +86,7 @@ class SuparParser(Parser):
         mask = torch.arange(heads.shape[1], device=heads.device) <= lengths.view(-1, 1)
         mask[:, 0] = False
         trees, relations = self.model.decode(heads, labels, mask, tree=True, proj=False)
-        # SuPar's own softmax leaves a word some mass on itself; here that is masked, as no tree can have it.
+        # SuPar's softmax assigns mass to a word as its own head, which is masked here because no tree contains it.
         wanted = self.options.distributions
         arcs = arcs_of_scores(heads, labels, lengths, self.labels, self.options) if wanted else [None] * len(sentences)
         parses = []
@@ -97,7 +97,7 @@ class SuparParser(Parser):
         return parses
 
     def _inputs(self, sentences: list[list[str]]) -> list[Tensor]:
-        """Padded tensors of the fields; SuPar itself puts them on any GPU it sees, so their device is set here."""
+        """The padded tensors of the fields, moved to the parser's device, since SuPar would use any visible GPU."""
         tensors = []
         for field in self.fields:
             if hasattr(field, "transform") and getattr(field, "use_vocab", False):

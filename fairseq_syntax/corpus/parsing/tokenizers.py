@@ -1,6 +1,6 @@
-"""Tokenizers: raw text to tokens with SpaceAfter, so that the text can be restored from the parse.
+"""Tokenizers, from raw text to tokens with spacing, so that the text can be restored from the parse.
 
-Whatever the tokenizer, joining the tokens again gives the line with its whitespace reduced to single spaces.
+For every tokenizer, joining the tokens restores the line, with white space reduced to single spaces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(slots=True)
 class Surface:
-    """A token of the text and the syntactic words it stands for: one, its form, unless it is contracted."""
+    """A token of the text and its syntactic words; a single one equal to its form, unless it is a contraction."""
 
     form: str
     space_after: bool
@@ -33,25 +33,25 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
-        """One entry per line, in order; empty where the line has no tokens.
+        """Tokenize lines; returns one entry per line, which is empty if the line has no tokens.
 
         Raises:
-            SyntaxDataError: tokens that are not those of the line, which is counted from 1 within ``lines``
+            SyntaxDataError: the tokens differ from the text of a line (1-based within ``lines``)
         """
 
 
 def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[Surface]:
-    """Tokens for ``forms``, which occur in ``text`` in order with only whitespace between them.
+    """Make tokens from ``forms``, which occur in ``text`` in order with only white space between them.
 
-    Whitespace within a form, as in a French ``10 000``, is a single space in its token, as it is between tokens.
+    White space within a form, as in French ``10 000``, becomes a single space.
 
     Args:
         text: the line
-        forms: as they stand in it
-        line: its number, for errors
+        forms: the forms as in the text
+        line: the number of the line, for errors
 
     Raises:
-        SyntaxDataError: they do not
+        SyntaxDataError: the forms differ from the text
     """
     tokens: list[Surface] = []
     at = 0
@@ -71,25 +71,25 @@ def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[
     return tokens
 
 
-# What Moses's tokenizer writes in place of characters: the reserved ones, and hyphens that it splits off (``-a``).
+# Replacements by Moses's tokenizer: escapes of reserved characters, and split hyphens (``-a``).
 _MOSES = {"amp": "&", "#124": "|", "lt": "<", "gt": ">", "apos": "'", "quot": '"', "#91": "[", "#93": "]"}
 _OF_MOSES = re.compile(rf"&({'|'.join(_MOSES)});|\A@-@\Z")
 
 
 def without_moses(word: str) -> str:
-    """The word that a token of Moses's tokenizer stands for: ``'s`` for ``&apos;s``, ``-`` for ``@-@``."""
+    """The word that a token of Moses's tokenizer represents: ``'s`` for ``&apos;s``, ``-`` for ``@-@``."""
     return _OF_MOSES.sub(lambda match: _MOSES.get(match[1], "-"), word)
 
 
 class WhitespaceTokenizer(Tokenizer):
-    """For text that is tokenized already: tokens are what stands between spaces, and a line is one sentence."""
+    """A tokenizer for tokenized text: tokens are separated by spaces, and a line is one sentence."""
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         return [[[Surface(form, True, [form]) for form in forms]] if (forms := line.split()) else [] for line in lines]
 
 
 # Everything but ASCII and Latin-1 punctuation and symbols, the general and CJK punctuation blocks, and pictographs.
-# (\w would leave out the vowel signs of many scripts, and with them split their words.)
+# (\w does not match the vowel signs of many scripts, so it would split their words.)
 _WORD = (
     r"[^\s!-/:-@\[-`{-~\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u0589\u05be\u060c\u061b\u061f"
     r"\u066a\u06d4\u0964\u0965\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff\u2e00-\u2e7f\u3000-\u3004"
@@ -107,7 +107,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-# Where a word is two by the habit of the language's treebanks.
+# Words that the language's treebanks split in two.
 _CONTRACTIONS = {
     "en": re.compile(r"(.+?)(n['’]t|['’](?:s|re|ve|ll|d|m))\Z|(can)(not)\Z", re.IGNORECASE),
     "fr": re.compile(r"((?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['’])(.+)\Z", re.IGNORECASE),
@@ -118,15 +118,15 @@ _CLOSING = frozenset("\"'”’»)]}")
 
 
 class BasicTokenizer(Tokenizer):
-    """Rules that need no model: words, numbers, addresses, runs of signs, and a language's contractions.
+    """Tokenization by rules: words, numbers, addresses, runs of the same symbol, and a language's contractions.
 
     Args:
-        lang: two-letter code; contractions are known for English, French and Italian
-        split_sentences: end a sentence at ``. ! ?`` (and quotes or brackets closing there) before a space and a
-            token that does not begin with a small letter; otherwise a line is one sentence
+        lang: a two-letter code; contractions are split in English, French and Italian
+        split_sentences: end a sentence after ``. ! ?`` and any closing quotes or brackets if a space and a token that
+            does not begin with a lowercase letter follow; otherwise a line is one sentence
 
     Raises:
-        SyntaxDataError: the language puts no spaces between words
+        SyntaxDataError: the language has no spaces between words
     """
 
     def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
@@ -172,17 +172,17 @@ def cannot_cut(what: str) -> SyntaxDataError:
 
 
 class SpacyTokenizer(Tokenizer):
-    """The rules of ``spacy.blank(lang)``: no model to download, more languages than the basic tokenizer.
+    """Tokenization by ``spacy.blank(lang)``, which needs no model and supports more languages than the basic tokenizer.
 
     Raises:
-        SyntaxDataError: spaCy is not installed, or does not know the language
+        SyntaxDataError: spaCy is not installed, or does not support the language
     """
 
     def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
         try:
             import spacy
 
-            # spaCy's own choice for Chinese is a character a word.
+            # By default, spaCy treats each Chinese character as a word.
             of_chinese = {"nlp": {"tokenizer": {"segmenter": "jieba"}}}
             self.pipeline = spacy.blank(lang, config=of_chinese if lang == "zh" else {})
         except ImportError as error:

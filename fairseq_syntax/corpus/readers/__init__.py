@@ -6,8 +6,7 @@ A reader is a module with a function
 
 which yields the splits and their rows by name: ``train`` and ``valid``, then each test set. It may also have
 ``download(data, source, target, *, …)``, which downloads missing files. Their keyword arguments, all with a default,
-are the options of the recipe's ``corpus.options``. A file that is not there is a SyntaxDataError that says what to put
-where.
+are the options in the recipe's ``corpus.options``. A missing file raises a SyntaxDataError that says what to put where.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ __all__ = ["Row", "Split", "WrittenSplit", "names", "read_corpus", "reader", "wr
 
 @dataclass
 class WrittenSplit:
-    """A split as plain text files, a sentence a line."""
+    """A split as plain text files, with one sentence per line."""
 
     name: str
     source: Path
     target: Path
-    references: list[Path] = field(default_factory=list)  # further ones
+    references: list[Path] = field(default_factory=list)  # further references
     sentences: int = 0
 
 
 def names() -> list[str]:
-    """The names of the readers that the package has."""
+    """The names of the package's readers."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def reader(name: str) -> ModuleType:
-    """A reader by its name or the path of its file. Raises SyntaxDataError if there is none."""
+    """Import a reader by its name or the path of its file. Raises SyntaxDataError if it does not exist."""
     if name.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(name).stem, name)
         if spec is None or spec.loader is None or not Path(name).is_file():
@@ -81,18 +80,17 @@ def read_corpus(
     download: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Iterator[Split]:
-    """The splits of a corpus: train, valid, and its test sets.
+    """Read the splits of a corpus: train, valid, and test sets.
 
     Args:
-        name: of the reader
-        data: folder with the corpus's files, anywhere below it
-        source, target: languages, as in the names of the files
-        download: fetch into the folder what is missing, where the corpus may be downloaded
-        options: of the reader
+        name: the name of the reader
+        data: the folder that contains the corpus's files, at any depth
+        source, target: the languages, as in the file names
+        download: download missing files into the folder, if the corpus can be downloaded
+        options: options of the reader
 
     Raises:
-        SyntaxDataError: no such reader or option, files that are missing or damaged, or a download that is not to be
-            had
+        SyntaxDataError: the reader or an option does not exist, a file is missing or damaged, or a download fails
     """
     module = reader(name)
     options = dict(options or {})
@@ -110,13 +108,13 @@ def read_corpus(
 
 
 def _keywords(function) -> dict[str, Any]:
-    """The defaults of a function's keyword-only parameters."""
+    """A function's keyword-only parameters and their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def _taken(function, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a function takes; text stands for a list with one item."""
+    """The options that a function accepts; a string is accepted for a list with one item."""
     defaults = _keywords(function)
     taken = {name: value for name, value in options.items() if name in defaults}
     for name, value in taken.items():
@@ -128,10 +126,10 @@ def _taken(function, options: Mapping[str, Any]) -> dict[str, Any]:
 def write_corpus(
     splits: Iterable[tuple[str, Iterable[Row]]], folder: str | os.PathLike[str], source: str, target: str
 ) -> list[WrittenSplit]:
-    """Writes each split as plain text, ``SPLIT.LANG``, and further references as ``SPLIT.LANG.1`` and so on.
+    """Write each split as plain text, ``SPLIT.LANG``, and further references as ``SPLIT.LANG.1`` and so on.
 
     Raises:
-        SyntaxDataError: a split without sentences, one that stands twice, or a file that cannot be written
+        SyntaxDataError: a split has no sentences or occurs twice, or a file cannot be written
     """
     make_folder(folder)
     written: list[WrittenSplit] = []

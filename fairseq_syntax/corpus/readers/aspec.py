@@ -1,7 +1,7 @@
 """ASPEC-JE: scientific abstracts, English and Japanese, of the Workshop on Asian Translation.
 
-To be asked for at the ASPEC site of JST and NICT (free for research, after signing its terms). Files, as they come:
-``train/train-1.txt`` to ``train-3.txt``, ``dev/dev.txt``, ``devtest/devtest.txt``, ``test/test.txt``.
+Available on request from the ASPEC site of JST and NICT (free for research, after signing its terms). The original
+files: ``train/train-1.txt`` to ``train-3.txt``, ``dev/dev.txt``, ``devtest/devtest.txt``, ``test/test.txt``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ HINT = "ASPEC is to be asked for at its site, and its folder ASPEC-JE put here"
 
 
 def read(data: Path, source: str, target: str, *, train_pairs: int | None = None) -> Iterator[Split]:
-    """The splits; those of training are in the order of how well they are aligned.
+    """Yield the splits; training pairs are sorted by the quality of their alignment.
 
     Args:
-        train_pairs: only the best so many training pairs, as in 1.5 million of 3,008,500
+        train_pairs: the number of best training pairs to use, such as 1.5 million of 3,008,500
     """
     if {source, target} != {"ja", "en"}:
         raise SyntaxDataError(f"ASPEC has Japanese and English, not {source} and {target}")

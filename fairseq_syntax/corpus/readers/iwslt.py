@@ -1,10 +1,10 @@
-"""IWSLT: TED talks, in the layout of the evaluation campaigns of 2014 to 2017.
+"""IWSLT: TED talks, in the layout of the evaluation campaigns from 2014 to 2017.
 
-Files, as they come in the archives of the WIT3 site: ``train.tags.de-en.de`` with its other side, and
-``IWSLT14.TED.dev2010.de-en.de.xml`` and so on. ``download: true`` fetches the German-English archive of 2014 that
-fairseq keeps, and with ``year: 2017`` those of WIT3's copy on GitHub (English with Arabic, Chinese, French, German and
-others; Italian is in the multilingual archive DeEnItNlRo, which is to be fetched by hand from WIT3's site, as are
-those of 2015).
+The files of the archives from the WIT3 site: ``train.tags.de-en.de`` with its other side, and
+``IWSLT14.TED.dev2010.de-en.de.xml`` and so on. ``download: true`` downloads the German-English archive of 2014 hosted
+by fairseq and, with ``year: 2017``, the archives from WIT3's copy on GitHub (English with Arabic, Chinese, French,
+German and others). Italian is in the multilingual archive DeEnItNlRo, which must be downloaded manually from WIT3's
+site, like the archives of 2015.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SITES = {
     2017: "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-trnted/texts/"
     "{source}/{target}/{source}-{target}.tgz",
 }
-# MD5 as sacrebleu has them; of fairseq's archive none is published.
+# MD5 checksums from sacrebleu; none is published for fairseq's archive.
 CHECKSUMS = {
     "en-de.tgz": "md5:d8a32cfc002a4f12b17429cfa78050e6",
     "de-en.tgz": "md5:ca2b94d694150d4d6c5dc64c200fa589",
@@ -43,16 +43,16 @@ def read(
     """The splits.
 
     Args:
-        valid: development sets, such as ``dev2010``, put together. Without any: fairseq's split for
-            IWSLT 2014, every 23rd training pair of those that Moses' clean-corpus-n keeps (1 to 175
-            tokens a side, ratio at most 1.5); for that, ``pip install '.[iwslt]'``
-        tests: test sets, each a split. Without any: the five of fairseq, as one split ``test``
+        valid: development sets to concatenate, such as ``dev2010``. The default is fairseq's split for IWSLT 2014:
+            every 23rd of the training pairs that Moses' clean-corpus-n keeps (1 to 175 tokens per side, ratio at most
+            1.5); this requires ``pip install '.[iwslt]'``
+        tests: test sets, one per split. The default is fairseq's five test sets as one split ``test``
     """
     langs = (source, target)
     train = find_sides(data, ["train.tags"], langs)
 
     def evaluation(name: str) -> Iterator[Row]:
-        """A development or test set."""
+        """Read a development or test set."""
         return parallel(*find_sides(data, [f"IWSLT*.{name}"], langs, ending=".xml"))
 
     if valid:
@@ -60,7 +60,7 @@ def read(
         yield Split("valid", chain(*map(evaluation, valid)))
     else:
         kept = cleaned(parallel(*train), langs)
-        number = accumulate(kept)  # of each pair among those that are kept
+        number = accumulate(kept)  # the number of each pair among the kept ones
         parts = bytes(0 if not keep else 2 if n % EVERY == 0 else 1 for keep, n in zip(kept, number))
         for split, part in (("train", 1), ("valid", 2)):
             rows = zip(parallel(*train), parts, strict=True)
@@ -72,7 +72,7 @@ def read(
 
 
 def download(data: Path, source: str, target: str, *, year: int = 2014) -> None:
-    """Fetches the archive of a campaign. Raises SyntaxDataError if it cannot be fetched."""
+    """Download the archive of a campaign. Raises SyntaxDataError if this fails."""
     if year not in SITES or (year == 2014 and {source, target} != {"de", "en"}):
         message = f"{source}-{target} of {year} cannot be downloaded"
         raise SyntaxDataError(message, path=data, hint="fetch it by hand from WIT3's site")
@@ -96,5 +96,5 @@ def cleaned(rows: Iterable[Row], langs: tuple[str, str]) -> bytes:
 
 
 def is_kept(tokens: list[int]) -> bool:
-    """Whether a pair of so many tokens is one for training."""
+    """Whether a pair with these numbers of tokens is kept for training."""
     return min(tokens) >= 1 and max(tokens) <= MOST_TOKENS and max(tokens) <= RATIO * min(tokens)

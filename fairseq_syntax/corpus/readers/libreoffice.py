@@ -1,11 +1,11 @@
-"""LibreOffice's help: one English text and its translations, paragraph by paragraph, out of Debian's packages.
+"""LibreOffice's help: an English text and its translations, paragraph by paragraph, from Debian packages.
 
 Files: the packages ``libreoffice-help-LANG``, of English (``en-us``) and of all ``languages``; ``download: true``
-fetches them where there is ``apt-get``. A page has the same paragraph ids in all languages. Of the paragraphs that all
-languages have, each is in the training, validation or test part by its page, and none of the last two parts has a near
-copy in an earlier one; further paragraphs of the language pair follow the training part. It is documentation, with 17
-words a paragraph, a quarter of which have several sentences. Sentences of a page are not independent: ``pages`` is for
-``score --groups``.
+downloads them with ``apt-get``. A page has the same paragraph ids in all languages. The paragraphs that exist in all
+languages are assigned to training, validation or test by their pages; validation and test paragraphs with near copies
+in an earlier part are removed. Paragraphs that exist only in the language pair are appended to the training part. The
+text is documentation with 17 words per paragraph, a quarter of which have several sentences. Sentences of a page are
+not independent; use ``pages`` for ``score --groups``.
 
 Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in parts Apache-2.0 (from Apache OpenOffice).
 """
@@ -33,12 +33,12 @@ from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 logger = logging.getLogger(__name__)
 
-# As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
+# As in package names, but with _ for -, since fairseq splits file names such as en-zh_cn at the hyphen.
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
 SEED = 1
-# Of the pages; about 1,000 paragraphs each once near copies are gone.
+# Shares of the pages; about 1,000 paragraphs each without near copies.
 TEST_SHARE, VALID_SHARE = 0.106, 0.086
-# SHA-256 of all parts in LANGUAGES, out of packages 4:7.4.7-1+deb12u14 of Debian 12.
+# SHA-256 of all parts in LANGUAGES, from packages 4:7.4.7-1+deb12u14 of Debian 12.
 DIGEST = "a87ea24b431b5b1cc2b86ed647511715435fce97e7348b3a0ab45d3076b9ca8e"
 
 _PARAGRAPH = re.compile(r'<(p|h[1-6])\b[^>]*\bid="((?:par|hd|tit)_id[^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
@@ -53,7 +53,7 @@ _QUOTED = re.compile(r"[\"“”'‘’«»][^\"“”'‘’«»]{1,40}[\"“�
 
 
 class Key(NamedTuple):
-    """The place of a paragraph, the same in every language: the page's file and the paragraph's id."""
+    """The identity of a paragraph in all languages: the file of its page, and its id."""
 
     page: str
     id: str
@@ -66,10 +66,10 @@ Paragraphs = dict[Key, str]
 
 
 def read_package(path: Path) -> Paragraphs:
-    """The paragraphs of a language's package, by page and id, in the order of the pages' names.
+    """Read the paragraphs of a language's package by page and id, sorted by the names of pages.
 
     Raises:
-        SyntaxDataError: the package is damaged, or of something else
+        SyntaxDataError: the package is damaged, or not a package of the help
     """
     pages = {}
     for name, content in package_files(path):
@@ -89,9 +89,9 @@ def read_package(path: Path) -> Paragraphs:
 
 
 def default_variant(markup: str) -> str:
-    """Markup without the spans that a script hides: "Command" beside "Ctrl", Writer's words beside Calc's.
+    """Remove the spans that a script hides, such as "Command" next to "Ctrl", or Writer's words next to Calc's.
 
-    A paragraph with hidden spans and none that is the default's is empty.
+    A paragraph that has hidden spans but no default becomes empty.
     """
 
     def is_hidden(markup: str) -> bool:
@@ -115,18 +115,18 @@ def default_variant(markup: str) -> str:
     return "".join(kept)
 
 
-# -- which paragraphs are taken ----------------------------------------------------------------------------------------
+# -- selection of paragraphs -------------------------------------------------------------------------------------------
 
 
 def is_prose(text: str) -> bool:
-    """Whether an English paragraph is text of 4 to 60 words, and no code, formula, label or cell of a table."""
+    """Whether an English paragraph is text of 4 to 60 words, rather than code, a formula, a label or a table cell."""
     words = text.split()
     plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
     return 4 <= len(words) <= 60 and plain >= 3 and plain >= 0.6 * len(words)
 
 
 def is_translated(language: str, source: str, target: str) -> bool:
-    """Whether a paragraph is in its language: half of Japanese and a third of Turkish are English in the packages."""
+    """Whether a paragraph is translated; in the packages, half of Japanese and a third of Turkish are in English."""
     letters = _LETTER.findall(target)
     if target == source or not letters:
         return False
@@ -144,13 +144,13 @@ def is_translated(language: str, source: str, target: str) -> bool:
 
 
 def lowercase_words(text: str) -> list[str]:
-    """The words of letters and digits, without punctuation."""
+    """The lowercased words, without punctuation."""
     return _WORD.findall(text.lower())
 
 
 @dataclass
 class Paragraph:
-    """An English paragraph, where it stands, and the languages that it is translated into."""
+    """An English paragraph with its place and the languages into which it is translated."""
 
     key: Key
     text: str
@@ -158,9 +158,9 @@ class Paragraph:
 
 
 def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -> list[Paragraph]:
-    """The paragraphs of prose, each text once: of its copies, as help pages embed one another, the most translated.
+    """The paragraphs of prose without duplicates; of several copies, the one with the most translations is kept.
 
-    A text under more than two ids belongs to the interface, and is left out.
+    Help pages embed each other. A text with more than two ids belongs to the user interface and is left out.
     """
     ids: dict[str, set[str]] = defaultdict(set)
     for key, text in english.items():
@@ -183,7 +183,7 @@ def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -
 
 
 def masked(text: str) -> list[str]:
-    """The words without what tells templates apart: numbers, quoted names, case."""
+    """The words with numbers and quoted names masked, lowercased, so that instances of a template are equal."""
     return lowercase_words(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
 
 
@@ -195,8 +195,8 @@ def ngrams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:
 class NearCopies:
     """An index of paragraphs, to find near copies of others among them.
 
-    A near copy is equal once masked, or shares more than 0.7 of the 5-grams, has a Jaccard index of 3-grams above 0.6,
-    or has more than 0.75 of the words in the same order (difflib's ratio).
+    A near copy is equal after masking, shares more than 0.7 of the 5-grams, has a 3-gram Jaccard index above 0.6, or
+    has more than 0.75 of the words in the same order (difflib's ratio).
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -209,7 +209,7 @@ class NearCopies:
                 self._with[gram].append(number)
 
     def has_one_of(self, text: str) -> bool:
-        """Whether one of the paragraphs is a near copy of ``text``."""
+        """Whether any of the paragraphs is a near copy of ``text``."""
         words = masked(text)
         if tuple(words) in self._whole:
             return True
@@ -240,9 +240,9 @@ class Corpus:
     """The parts of the corpus.
 
     Attributes:
-        texts: of each language but English
-        parts: train, valid and test: paragraphs that all languages have, line n the same in all of them
-        more: by language, further training paragraphs that not all languages have
+        texts: the paragraphs of each language except English
+        parts: train, valid and test: the paragraphs that exist in all languages, in the same order
+        more: for each language, further training paragraphs, which do not exist in all languages
     """
 
     texts: Mapping[str, Paragraphs]
@@ -250,11 +250,11 @@ class Corpus:
     more: dict[str, list[Paragraph]] = field(default_factory=dict)
 
     def pairs(self, paragraphs: Sequence[Paragraph], language: str) -> list[Row]:
-        """English and the language."""
+        """The pairs of English and translated paragraphs."""
         return [(paragraph.text, self.texts[language][paragraph.key]) for paragraph in paragraphs]
 
     def digest(self) -> str:
-        """SHA-256 of all that is in it."""
+        """The SHA-256 of the whole content."""
         digest = hashlib.sha256()
         for language in self.texts:
             for paragraphs in (*self.parts.values(), self.more[language]):
@@ -264,7 +264,7 @@ class Corpus:
 
 
 def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus:
-    """Splits the paragraphs by their pages, and takes near copies out of the validation and the test part."""
+    """Split the paragraphs by their pages, and remove near copies from the validation and test parts."""
     paragraphs = distinct_paragraphs(english, others)
     pages = sorted({paragraph.key.page for paragraph in paragraphs})
     random.Random(SEED).shuffle(pages)
@@ -296,14 +296,14 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
 def read(
     data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: str | None = None
 ) -> Iterator[Split]:
-    """The splits train, valid and test.
+    """Yield the splits train, valid and test.
 
     Args:
-        languages: those whose common paragraphs are split; for the same tests, the same for every language pair
+        languages: the languages whose common paragraphs are split; equal languages give equal test sets for all pairs
         pages: a folder, relative to `data`, for the files `SPLIT.page` that name each line's help page
 
     Raises:
-        SyntaxDataError: the pair is not English and one of these, or a package is missing or damaged
+        SyntaxDataError: the pair is not English and one of the languages, or a package is missing or damaged
     """
     if source != "en" or target not in languages:
         raise SyntaxDataError(f"no pair {source}-{target}", hint=f"en and one of {', '.join(languages)}")
@@ -322,7 +322,7 @@ def read(
 
 
 def download(data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES) -> None:
-    """Fetches the packages that are missing by ``apt-get download``, which takes those of the system's release."""
+    """Download missing packages with ``apt-get download``, from the system's release."""
     make_folder(data)
     missing = [name for name in package_names(languages) if not any(data.rglob(f"{name}_*.deb"))]
     try:
@@ -333,5 +333,5 @@ def download(data: Path, source: str, target: str, *, languages: Sequence[str] =
 
 
 def package_names(languages: Sequence[str]) -> list[str]:
-    """The packages of English and these languages."""
+    """The names of the packages of English and these languages."""
     return [f"libreoffice-help-{language.replace('_', '-')}" for language in ("en_us", *languages)]

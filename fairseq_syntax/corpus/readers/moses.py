@@ -1,6 +1,6 @@
-"""One pair of plain files in Moses' manner, ``NAME.zh-en.zh`` and ``NAME.zh-en.en``, from which the tests are drawn.
+"""A pair of plain files in Moses format, ``NAME.zh-en.zh`` and ``NAME.zh-en.en``, from which test sets are drawn.
 
-So come the UN Parallel Corpus (``UNv1.0.en-zh``; to be fetched in parts from the UN's site and put together:
+This is the format of the UN Parallel Corpus (``UNv1.0.en-zh``, available in parts on the UN's site:
 ``cat UNv1.0.en-zh.tar.gz.* | tar -xz``), News Commentary (``news-commentary-v12.zh-en``), and the corpora of OPUS.
 """
 
@@ -35,20 +35,20 @@ def read(
     group_count: int = 0,
     group_size: int = 1000,
 ) -> Iterator[Split]:
-    """The splits: train, valid, and test or test_10, test_20, … by the words of the source; no pair is in two.
+    """Yield disjoint splits: train, valid, and test or test_10, test_20, … by the number of source words.
 
-    The corpus is read once to learn its lengths, and once for each split; 4 bytes a pair are held.
+    The corpus is read once for its lengths and once for each split, which takes 4 bytes of memory per pair.
 
     Args:
-        name: what the files' names begin with
-        words: by language, a program that puts spaces between words (:mod:`.word_segmentation`)
-        seed: of the draw
-        train_pairs: drawn at random; None: all that are left
-        max_length: most words of a training or validation source
-        valid_pairs: drawn at random
-        group_width: words; group ``test_30`` of width 10 has sources of 21 to 30 words
-        group_count: how many groups; 0: one test of ``group_size`` pairs of any length
-        group_size: pairs of a group; all there are, where they are fewer
+        name: the prefix of the file names
+        words: for each language, a program that puts spaces between words (:mod:`.word_segmentation`)
+        seed: the random seed
+        train_pairs: the number of random training pairs (default: all that are left)
+        max_length: the maximum number of words in a training or validation source
+        valid_pairs: the number of random validation pairs
+        group_width: in words; group ``test_30`` with width 10 has sources of 21 to 30 words
+        group_count: the number of groups; 0 for one test set of ``group_size`` pairs of any length
+        group_size: the number of pairs per group, or fewer if there are not as many
     """
     langs = (source, target)
     paths = find_sides(data, [name], langs, hint=HINT)
@@ -59,7 +59,7 @@ def read(
     lengths = np.frombuffer(array("i", (len(row[0].split()) for row in rows())), dtype=np.int32)
     order = np.random.default_rng(seed).permutation(len(lengths))
     in_order = lengths[order]
-    free = np.ones(len(lengths), dtype=bool)  # places of the order that are in no split yet
+    free = np.ones(len(lengths), dtype=bool)  # positions in the order that belong to no split yet
     chosen: dict[str, np.ndarray] = {}
 
     def choose(split: str, wanted: np.ndarray, size: int | None) -> None:
@@ -67,7 +67,7 @@ def read(
         free[places] = False
         chosen[split] = np.sort(order[places])
 
-    # Tests first: long sentences are rare.
+    # Tests first, since long sentences are rare.
     if group_count:
         for group in range(1, group_count + 1):
             over, to = (group - 1) * group_width, group * group_width
@@ -83,7 +83,7 @@ def read(
 
 
 def _of_numbers(rows: Iterable[Row], numbers: np.ndarray) -> Iterator[Row]:
-    """The rows of these numbers, in ascending order."""
+    """The rows with these numbers, which are ascending."""
     wanted = iter(numbers.tolist())
     number = next(wanted, None)
     for n, row in enumerate(rows):

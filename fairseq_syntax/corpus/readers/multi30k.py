@@ -1,7 +1,7 @@
-"""Multi30k, task 1: 29,000 image captions, English with German, French or Czech. For non-commercial research.
+"""Multi30k, task 1: 29,000 image captions in English with German, French or Czech; for non-commercial research.
 
 Files: ``train.en``, ``val.en``, ``test_2016_flickr.en``, ``test_2017_flickr.en`` and those of the other language, plain
-or ``.gz``; ``download: true`` fetches them.
+or ``.gz``; ``download: true`` downloads them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairseq_syntax.corpus.parallel_text import parallel
 from fairseq_syntax.corpus.readers import Split
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{split}.{lang}.gz"
-# Of the files as they were published in December 2017; those of other languages go unchecked.
+# Checksums of the files published in December 2017; other languages are not checked.
 CHECKSUMS = {
     "train.de.gz": "sha256:726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
     "train.en.gz": "sha256:d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -32,14 +32,14 @@ def read(data: Path, source: str, target: str, *, tests: Sequence[str] = TESTS) 
     """The splits.
 
     Args:
-        tests: names of files; the splits are called like them
+        tests: file names, which are also the names of the splits
     """
     for split, name in (("train", "train"), ("valid", "val"), *zip(tests, tests)):
         yield Split(split, parallel(*(find(data, f"{name}.{lang}") for lang in (source, target))))
 
 
 def download(data: Path, source: str, target: str, *, tests: Sequence[str] = TESTS) -> None:
-    """Fetches the files that are missing."""
+    """Download missing files."""
     names = ["train", "val", *tests]
     urls = [URL.format(split=name, lang=lang) for name in names for lang in (source, target)]
     fetch_all(urls, data, CHECKSUMS)

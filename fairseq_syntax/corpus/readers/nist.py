@@ -1,10 +1,10 @@
-"""NIST OpenMT, Chinese to English: news of the LDC, and test sets with several references.
+"""NIST OpenMT, Chinese to English: news from the LDC, and test sets with several references.
 
-To be bought from the LDC. The paper on supervised heads trains on LDC2003E14, LDC2005T10, LDC2005E83, LDC2006E26,
+The data are sold by the LDC. The paper on supervised heads trains on LDC2003E14, LDC2005T10, LDC2005E83, LDC2006E26,
 LDC2003E07, LDC2005T06, LDC2004T07, LDC2004T08, LDC2006E34, LDC2006E85, LDC2006E92 and LDC2002E18. Their layouts differ:
-put the sentences into ``train.zh`` and ``train.en``, one a line. The test sets are read as NIST gives them: a source
-file ``mt05-src.sgm``, and ``mt05-ref.sgm`` with all references, each ``<refset>`` or ``<DOC>`` with its ``sysid``;
-so is the validation set, ``mt02`` unless another is named (the paper names none).
+put the sentences into ``train.zh`` and ``train.en``, one per line. Test and validation sets are read in NIST's format:
+a source file ``mt05-src.sgm``, and ``mt05-ref.sgm`` with all references, each ``<refset>`` or ``<DOC>`` with its
+``sysid``. The validation set is ``mt02`` by default (the paper names none).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def read(
     tests: Sequence[str] = ("mt05", "mt08", "mt12"),
     lowercase: bool = False,
 ) -> Iterator[Split]:
-    """The splits; those of tests have all their references.
+    """Yield the splits; test sets have all their references.
 
     Args:
-        valid: the test set for validation, of which the first reference is taken
-        tests: names of test sets
-        lowercase: the English text, as in the paper
+        valid: the set for validation, with its first reference
+        tests: the names of test sets
+        lowercase: lowercase the English text, as in the paper
     """
     train = [find(data, f"train.{lang}", hint=HINT) for lang in (source, target)]
     splits = {"train": parallel(*train), "valid": (row[:2] for row in evaluation(data, valid))}
@@ -45,7 +45,7 @@ def read(
 
 
 def evaluation(data: Path, name: str) -> Iterator[Row]:
-    """A test set: source and all references."""
+    """Read a test set: the source and all references."""
     source = find(data, f"{name}-src.sgm", hint=HINT)
     paths = [source, find(data, f"{name}-ref.sgm", hint=HINT)]
     references = read_references(paths[1])
@@ -53,10 +53,10 @@ def evaluation(data: Path, name: str) -> Iterator[Row]:
 
 
 def read_references(path: Path) -> list[list[str]]:
-    """The reference translations of a test set, one list of sentences for each translator, in the order of the file.
+    """Read the reference translations of a test set: one list of sentences per translator, in the order of the file.
 
     Raises:
-        SyntaxDataError: a segment before any ``sysid``, which says whose translation it is
+        SyntaxDataError: a segment precedes the first ``sysid``, which names the translator
     """
     sentences: dict[str, list[str]] = {}
     for translator, sentence in read_translations(path):

@@ -1,8 +1,8 @@
 """Two treebanks of Universal Dependencies that are translations of each other, such as ATIS in English and Turkish.
 
 Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or ``.gz``. Sentences
-with the same ``sent_id`` are a pair. The source has the treebank's words with spaces between them, the target its text.
-``trees: true`` writes the source's trees, for ``parse.source.files``.
+with the same ``sent_id`` form a pair. The source consists of the treebank's words separated by spaces, the target of
+its text. ``trees: true`` writes the source's trees, for ``parse.source.files``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class TreebankSentence(NamedTuple):
 
 
 def read(data: Path, source: str, target: str, *, trees: bool = False) -> Iterator[Split]:
-    """The splits train, valid and test.
+    """Yield the splits train, valid and test.
 
     Args:
-        trees: also write the source's trees, ``trees/SPLIT.LANG.conllu`` in the corpus's folder
+        trees: also write the source's trees to ``trees/SPLIT.LANG.conllu`` in the corpus's folder
 
     Raises:
-        SyntaxDataError: a file is missing, a sentence has no id, or two have the same
+        SyntaxDataError: a file is missing, a sentence has no id, or two have the same id
     """
     for split, name in FILES.items():
         paths = [find(data, f"{lang}_*-ud-{name}.conllu") for lang in (source, target)]
@@ -58,10 +58,10 @@ def read(data: Path, source: str, target: str, *, trees: bool = False) -> Iterat
 
 
 def read_treebank(path: Path) -> dict[str, TreebankSentence]:
-    """The sentences of a CoNLL-U file by their ids, in its order.
+    """Read the sentences of a CoNLL-U file by id, in order.
 
     Raises:
-        SyntaxDataError: a sentence without an id, or an id that stands twice
+        SyntaxDataError: a sentence has no id, or an id occurs twice
     """
     sentences: dict[str, TreebankSentence] = {}
     for first, block in blocks(read_lines(path), "\t"):

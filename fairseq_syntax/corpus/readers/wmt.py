@@ -1,13 +1,13 @@
 """WMT: the training corpora of the translation tasks, and the newstest sets.
 
-Training files, as they lie in the archives (anywhere below the folder, plain or ``.gz``): pairs of plain text in Moses'
-manner, such as ``news-commentary-v11.de-en.de`` and ``.en``, ``europarl-v7.de-en``, ``commoncrawl.de-en``,
-``rapid2016.de-en``, ``SETIMES2.en-tr``; for Chinese CWMT's ``casia2015_ch.txt`` with ``casia2015_en.txt`` and so on (to
-be asked for at Nanjing University's CWMT site). Test sets: ``newstest2016-ende-src.en.sgm`` with ``-ref.de.sgm``, plain
+Training files as in the archives (anywhere below the folder, plain or ``.gz``): pairs of plain text in Moses format,
+such as ``news-commentary-v11.de-en.de`` and ``.en``, ``europarl-v7.de-en``, ``commoncrawl.de-en``, ``rapid2016.de-en``,
+``SETIMES2.en-tr``; for Chinese, CWMT's ``casia2015_ch.txt`` with ``casia2015_en.txt`` and so on (available on request
+from Nanjing University's CWMT site). Test sets: ``newstest2016-ende-src.en.sgm`` with ``-ref.de.sgm``, plain
 ``newstest2016.en``, or from 2021 ``newstest2021.en-de.xml``.
 
-``download: true`` fetches what lies on statmt.org, and SETIMES from OPUS. The hosts could not be reached where this was
-written, so that the addresses are untried; where an MD5 is given, it is sacrebleu's.
+``download: true`` downloads files from statmt.org, and SETIMES from OPUS. The addresses have not been tried, because
+the hosts could not be reached during development. MD5 checksums are sacrebleu's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
 
 STATMT = "https://data.statmt.org"
-# Where the training corpora lie, and that of the CWMT, which has no address.
+# The addresses of the training corpora; that of CWMT has none.
 ARCHIVES = {
     "news-commentary-v9": "https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
     "news-commentary-v11": f"{STATMT}/wmt16/translation-task/training-parallel-nc-v11.tgz",
@@ -69,8 +69,8 @@ def read(
     """The splits.
 
     Args:
-        corpora: of the training data, put together in this order; ``cwmt`` is all of CWMT's
-        valid, tests: names such as ``newstest2016``; where there are files for this direction, they are taken
+        corpora: the training corpora to concatenate, in this order; ``cwmt`` stands for all of CWMT's
+        valid, tests: names such as ``newstest2016``; files for this translation direction are preferred
     """
     langs = (source, target)
     yield Split("train", chain(*(_training(data, name, langs) for name in corpora)))
@@ -88,10 +88,10 @@ def download(
     valid: str = "newstest2015",
     tests: Sequence[str] = ("newstest2016",),
 ) -> None:
-    """Fetches the archives with the corpora and test sets that are missing.
+    """Download the archives of missing corpora and test sets.
 
     Raises:
-        SyntaxDataError: one has no address, or cannot be fetched
+        SyntaxDataError: a corpus has no address, or a download fails
     """
     for name in corpora:
         if name not in ARCHIVES:
@@ -103,14 +103,14 @@ def download(
         if year not in TESTS:
             hint = f"those of {', '.join(map(str, TESTS))} can be"
             raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
-        # A folder each: archives of several years are called test.tgz.
+        # One folder each, since archives of several years are named test.tgz.
         archive = TESTS[year].rsplit("/", 1)[-1]
         checksums = {archive: CHECKSUMS[year]} if year in CHECKSUMS else None
         fetch_all([TESTS[year]], data / name, checksums)
 
 
 def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
-    """The pairs of one training corpus."""
+    """Read one training corpus."""
     if name == "cwmt":
         return chain(*(_training(data, part, langs) for part in CWMT))
     if name in CWMT:
@@ -124,7 +124,7 @@ def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
 
 
 def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
-    """A test set: translated in this direction, where the names of the files tell."""
+    """Read a test set, for this translation direction if the file names distinguish it."""
     source, target = langs
     xml = [f"{name}.{source}-{target}.xml", f"{name}.{source}-{target}.all.xml"]
     if any(next(data.rglob(each), None) for each in xml):
@@ -135,7 +135,7 @@ def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
         find(
             data,
             f"{name}-{source}{target}-{side}.{lang}.sgm",
-            # 2014 and before: one set for both directions, called by either
+            # until 2014, one set for both directions, named after either
             f"{name}-{target}{source}-{side}.{lang}.sgm",
             f"{name}-{side}.{lang}.sgm",
             f"{name}.{lang}",

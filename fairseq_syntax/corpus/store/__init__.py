@@ -1,1 +1,1 @@
-"""The store: the binarized syntax of a corpus, one memory-mapped file per token dataset. Format: README.md."""
+"""The store: the binarized syntax of a corpus, in one memory-mapped file per token dataset (format: README.md)."""

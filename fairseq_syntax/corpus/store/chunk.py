@@ -1,4 +1,4 @@
-"""Record batches of a store: packing sentences into one, changing its labels, finding its buffers."""
+"""Record batches of a store: packing of sentences, changes of label ids, access to buffers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
-    """Sentences as a record batch of the store's schema.
+    """Pack sentences into a record batch with the store's schema.
 
     Args:
         first: the number of the first sentence, for messages
 
     Raises:
-        SyntaxDataError: a number larger than the format holds, a head outside its line, or missing arcs
+        SyntaxDataError: a number exceeds the format's range, a head is outside its line, or arcs are missing
     """
     n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
     starts = np.cumsum(n_words) - n_words
@@ -52,9 +52,9 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
 def _word_columns(
     sentences: Sequence[StoredSentence], n_words: np.ndarray, starts: np.ndarray, first: int
 ) -> dict[str, np.ndarray]:
-    """The numbers of all words, [W] int64 by column, checked: NumPy would store a larger one modulo 2^16.
+    """The numbers of all words by column, [W] int64, checked, since NumPy would store them modulo 2^16.
 
-    Of each check the first number at fault is told.
+    The error reports the first invalid number.
     """
     for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
@@ -84,7 +84,7 @@ def _pack_arcs(
     runs = [sorted(s.arcs or ()) for s in sentences]
     n_arcs = np.fromiter(map(len, runs), np.int64, len(runs))
     total = int(n_arcs.sum())
-    every = chain.from_iterable(chain.from_iterable(runs))  # the ids are exact in float64
+    every = chain.from_iterable(chain.from_iterable(runs))  # ids are exact in float64
     numbers = np.fromiter(every, np.float64, 4 * total).reshape(total, 4)
     dependent, head, label = (numbers[:, i].astype(np.int64) for i in range(3))
     prob = numbers[:, 3]
@@ -106,12 +106,12 @@ def _pack_arcs(
 
 
 def _sentence_of(starts: np.ndarray, item: int) -> int:
-    """The sentence that a word or an arc belongs to, of those whose first have the numbers ``starts``."""
+    """The sentence of a word or an arc, given the indices ``starts`` of each sentence's first one."""
     return int(np.searchsorted(starts, item, side="right")) - 1
 
 
 def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
-    """A list column: [N, 4] uint16 in lists of ``counts``, [B]."""
+    """Make a list column from items [N, 4] uint16 and the lengths ``counts`` [B] of the lists."""
     kind = layout.schema(False).field("words").type
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=kind.value_type)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -119,8 +119,8 @@ def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
 
 
 def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, first: int) -> pa.Array:
-    """The sum of the values of each sentence: [B] uint32. Raises SyntaxDataError if one is larger."""
-    # By prefix sums: np.add.reduceat gives the next value, and not 0, for an empty sentence.
+    """The sum of the values in each sentence, [B] uint32. Raises SyntaxDataError on overflow."""
+    # By prefix sums, since np.add.reduceat returns the next value instead of 0 for an empty sentence.
     until = np.concatenate([[0], np.cumsum(values)])
     sums = until[starts + lengths] - until[starts]
     for b in np.flatnonzero(sums >= 1 << 32)[:1]:
@@ -129,12 +129,12 @@ def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, f
 
 
 def list_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
-    """The numbers in a list column, of words or arcs: [N, 4] uint16."""
+    """The items of a list column (words or arcs), [N, 4] uint16."""
     return np.frombuffer(Buffers.of(batch).values[column], dtype="<u2").reshape(-1, 4)
 
 
 def list_lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
-    """The lengths of the lists of a column, of words or arcs: [B] int64."""
+    """The lengths of the lists in a column (words or arcs), [B] int64."""
     return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
 
 
@@ -142,10 +142,10 @@ def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.Re
     """The batch with other label ids.
 
     Args:
-        tables: the new id of each id, by column: ``deprel``, ``upos``, ``xpos``
+        tables: for each column (``deprel``, ``upos``, ``xpos``), the new id of each id
 
     Raises:
-        SyntaxDataError: an id larger than the format holds
+        SyntaxDataError: an id exceeds the format's range
     """
     if all((table == np.arange(len(table))).all() for table in tables.values()):
         return batch
@@ -163,14 +163,14 @@ def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.Re
     if "arcs" in columns:
         arcs, n_arcs = list_numbers(batch, "arcs").copy(), list_lengths(batch, "arcs")
         arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
-        # In the order in which pack sorts the arcs of a sentence, which other ids change.
+        # Sorted as by :func:`pack`, since new ids change the order of arcs.
         keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
         columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
     return pa.record_batch(list(columns.values()), schema=batch.schema)
 
 
 def _beginning(buffer: pa.Buffer | None, size: int, column: str) -> pa.Buffer:
-    """The first bytes of a buffer, which Arrow pads. Raises ValueError if it is shorter."""
+    """The first bytes of a buffer, which Arrow may pad. Raises ValueError if it is too short."""
     buffer = pa.py_buffer(b"") if buffer is None else buffer
     if not 0 <= size <= buffer.size:
         raise ValueError(f"the column {column} is cut off")
@@ -178,7 +178,7 @@ def _beginning(buffer: pa.Buffer | None, size: int, column: str) -> pa.Buffer:
 
 
 class Buffers(NamedTuple):
-    """The buffers of a record batch that hold numbers: one per column, and the offsets of its lists."""
+    """The buffers of a record batch that contain numbers: one per column, and the offsets of lists."""
 
     offsets: dict[str, pa.Buffer]
     values: dict[str, pa.Buffer]
@@ -188,7 +188,7 @@ class Buffers(NamedTuple):
         """The buffers of a batch.
 
         Raises:
-            ValueError: they are not those of a store, or shorter than the number of rows says
+            ValueError: the buffers are not those of a store, or too short for the number of rows
         """
         offsets, values = {}, {}
         for name, column in zip(batch.schema.names, batch.columns):
@@ -209,7 +209,7 @@ class Buffers(NamedTuple):
         return cls(offsets, values)
 
     def checksum(self) -> str:
-        """XXH3 (64 bits, hexadecimal) of all of them, in the order of the columns."""
+        """The XXH3 checksum (64 bits, hexadecimal) of all buffers, in the order of columns."""
         digest = xxhash.xxh3_64()
         for name, values in self.values.items():
             if name in self.offsets:

@@ -1,7 +1,7 @@
-"""The syntax of several sentences as flat arrays, the form in which stores return it and batches carry it.
+"""The syntax of several sentences as flat arrays, as returned by stores and contained in batches.
 
-Facts of words and arcs only, concatenated over B sentences of W words and A arcs together. On the host they are NumPy
-arrays; :mod:`fairseq_syntax.data.packing` makes them one tensor.
+The arrays describe words and arcs, concatenated over B sentences with W words and A arcs in total. On the host they are
+NumPy arrays; :mod:`fairseq_syntax.data.packing` packs them into one tensor.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Array = TypeVar("Array")  # np.ndarray, or torch.Tensor
 
 @dataclass
 class FlatArcs(Generic[Array]):
-    """A parser's labelled distribution, without arcs of little probability."""
+    """A parser's labelled distribution, without arcs of low probability."""
 
-    n_arcs: Array  # [B] int32: arcs of each sentence
-    dependent: Array  # [A] int32: word within its sentence, 0-based
-    head: Array  # [A] int32, the same; a root arc has head == dependent
-    label: Array  # [A] int32: id in the deprel inventory
+    n_arcs: Array  # [B] int32: the number of arcs in each sentence
+    dependent: Array  # [A] int32: the 0-based word within its sentence
+    head: Array  # [A] int32: the same; a root arc has head == dependent
+    label: Array  # [A] int32: the id in the deprel inventory
     prob: Array  # [A] float32
-    n_piece_arcs: int | None  # between pieces; known on the host, so that a device need not be asked. None: not known
+    n_piece_arcs: int | None  # the number of arcs between pieces, if known on the host, which avoids synchronization
 
     def rows(self) -> list[tuple[int, int, int, float]]:
-        """(dependent, head, label, prob) of each arc, in Python's numbers; of NumPy arrays."""
+        """(dependent, head, label, prob) of each arc as Python numbers, for NumPy arrays."""
         columns = (self.dependent, self.head, self.label, self.prob)
         return list(zip(*(np.asarray(column).tolist() for column in columns)))
 
@@ -43,18 +43,18 @@ class Lengths(NamedTuple):
 class FlatSyntax(Generic[Array]):
     """The syntax of B sentences."""
 
-    n_pieces: Array  # [B] int32: pieces of each sentence, without </s>
-    n_words: Array  # [B] int32: words of each sentence
-    pieces: Array  # [W] int32: pieces of each word, at least 1
-    head: Array  # [W] int32: word within its sentence, 0-based; a root is its own head
-    deprel: Array  # [W] int32: id in its label inventory, as the two that follow
+    n_pieces: Array  # [B] int32: the number of pieces in each sentence, without </s>
+    n_words: Array  # [B] int32: the number of words in each sentence
+    pieces: Array  # [W] int32: the number of pieces of each word, at least 1
+    head: Array  # [W] int32: the 0-based head within the sentence; a root is its own head
+    deprel: Array  # [W] int32: the id in its label inventory, like the next two
     upos: Array  # [W] int32
     xpos: Array  # [W] int32
-    n_tree_arcs: int | None  # arcs of the 1-best tree between pieces, as FlatArcs.n_piece_arcs
-    arcs: FlatArcs[Array] | None = None  # only where wanted
-    parsed: Array | None = None  # [B] int32, 0: systems that read the parse are not to see this one's. None: all 1
-    lengths: Lengths | None = None  # n_pieces and n_words, where they stayed on the host as well
-    heads: np.ndarray | None = None  # head, where it stayed on the host as well
+    n_tree_arcs: int | None  # the number of arcs of the 1-best tree between pieces, like FlatArcs.n_piece_arcs
+    arcs: FlatArcs[Array] | None = None  # only if requested
+    parsed: Array | None = None  # [B] int32: 0 hides the parse from systems that read it; None means all 1
+    lengths: Lengths | None = None  # n_pieces and n_words on the host, if kept
+    heads: np.ndarray | None = None  # head on the host, if kept
 
 
 WORD_FIELDS = ("pieces", "head", "deprel", "upos", "xpos")

@@ -1,4 +1,4 @@
-"""A store in memory, for sentences that are not in a file, such as a user's input."""
+"""A store in memory, for sentences without a file, such as user input."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 class MemoryStore:
-    """Sentences in memory, with the part of :class:`SyntaxStore` that batching uses.
+    """Sentences in memory, with the methods of :class:`SyntaxStore` that batching needs.
 
     Args:
-        sentences: in the order of their numbers
+        sentences: the sentences, by number
     """
 
     path = "<memory>"
-    labels: ClassVar[dict[str, list[str]]] = {}  # none are kept: the ids are those of who made the sentences
+    labels: ClassVar[dict[str, list[str]]] = {}  # no labels; the ids are those of the creator of the sentences
 
     def __init__(self, sentences: list[StoredSentence]) -> None:
         self._sentences = sentences
@@ -30,21 +30,21 @@ class MemoryStore:
         return len(self._sentences)
 
     def subset(self, numbers: Sequence[int]) -> MemoryStore:
-        """A store of these sentences alone, counted from 0."""
+        """A store of the sentences with these 0-based numbers."""
         return MemoryStore([self._sentences[i] for i in numbers])
 
     def spans(self, sentence: int) -> list[tuple[int, int]]:
-        """As :meth:`SyntaxStore.spans`."""
+        """See :meth:`SyntaxStore.spans`."""
         stored = self._sentences[sentence]
         starts = stored.sentences or ([0] if stored.pieces else [])
         return list(pairwise([*starts, len(stored.pieces)]))
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
-        """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""
+        """See :meth:`SyntaxStore.fetch`; includes ``parsed`` if a sentence has no parse."""
         chosen = [self._sentences[i] for i in ids]
         if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
-        runs = [sorted(s.arcs or ()) for s in chosen]  # the order of a store's arcs
+        runs = [sorted(s.arcs or ()) for s in chosen]  # arcs in the order of a store
         words: dict[str, Any] = {
             name: _int32([number for s in chosen for number in getattr(s, name)]) for name in WORD_FIELDS
         }

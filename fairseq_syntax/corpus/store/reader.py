@@ -1,4 +1,4 @@
-"""Reading a store: memory-mapped, by sentence number, in any process."""
+"""Memory-mapped reading of a store by sentence number, in any process."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ _AGAIN = "make it again: run fairseq-syntax binarize, or fairseq-preprocess"
 class SyntaxStore:
     """The syntax of one side of a split.
 
-    The file is one memory map, and where each column of each chunk begins in it is a number: so a batch is gathered
-    by the same few operations from one chunk and from thousands. A chunk's checksum is verified when the chunk is
-    used for the first time.
+    The file is a single memory map with a table of the offsets of all columns of all chunks, so a batch is gathered by
+    the same few operations from one chunk or thousands. A chunk's checksum is verified on first use.
 
-    Opens lazily, so that it can be pickled to spawned workers and shared by forked ones.
+    The file is opened lazily, so the object can be pickled to spawned workers and shared by forked ones.
 
     Args:
         path: the file
 
     Raises:
-        SyntaxDataError: no such file, not a whole store, or one of another version
+        SyntaxDataError: the file does not exist, is not a complete store, or has another version
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -43,7 +42,7 @@ class SyntaxStore:
         self._mapped, self._file, self._reader, self.metadata = _open(self.path)
         self._sentences, self._per_chunk = self.metadata["sentences"], self.metadata["chunk"]
         self._verified = np.zeros(self._reader.num_record_batches, dtype=bool)
-        # Where each chunk's columns begin: those of 32-bit numbers in units of 4 bytes, words and arcs in units of 8.
+        # The offsets of each chunk's columns: in units of 4 bytes for 32-bit numbers, of 8 bytes for words and arcs.
         columns = ("words.offsets", "arcs.offsets", *self._reader.schema.names)
         self._begin = {name: np.zeros(len(self._verified), dtype=np.int64) for name in columns}
         size = self._file.size
@@ -61,23 +60,23 @@ class SyntaxStore:
 
     @property
     def has_arcs(self) -> bool:
-        """Whether the store holds the parser's distributions."""
+        """Whether the store contains the parser's distributions."""
         return self.metadata["arcs"] is not None
 
     @property
     def labels(self) -> dict[str, list[str]]:
-        """Names of the label ids, by column: ``deprel``, ``upos``, ``xpos``."""
+        """The names of label ids by column: ``deprel``, ``upos``, ``xpos``."""
         return self.metadata["labels"]
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
-        """The syntax of a batch of sentences.
+        """Fetch the syntax of a batch of sentences.
 
         Args:
-            ids: [B] sentence numbers, 0-based, in the batch's order; they may repeat
+            ids: [B] 0-based sentence numbers in the batch's order, which may repeat
             arcs: whether to fetch the distributions as well
 
         Raises:
-            SyntaxDataError: a number out of range, arcs asked of a store without, or a damaged chunk
+            SyntaxDataError: a number is out of range, the store has no arcs, or a chunk is damaged
         """
         if arcs and not self.has_arcs:
             raise SyntaxDataError(
@@ -109,34 +108,34 @@ class SyntaxStore:
         return flat
 
     def spans(self, sentence: int) -> list[tuple[int, int]]:
-        """Word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`.
+        """The word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`.
 
         Raises:
-            SyntaxDataError: as :meth:`fetch`
+            SyntaxDataError: as in :meth:`fetch`
         """
         _, numbers = self._lists("words", *self._locate(np.array([sentence])))
         starts = np.flatnonzero(numbers[:, layout.PIECES] & layout.FIRST_OF_SENTENCE).tolist()
         return list(pairwise([*starts, len(numbers)]))
 
     def verify(self) -> None:
-        """Compares every chunk with its checksum. Raises SyntaxDataError if one is damaged."""
+        """Verify the checksums of all chunks. Raises SyntaxDataError if one is damaged."""
         for number in np.flatnonzero(~self._verified):
             self._verify(int(number))
             self.release()
 
     def check_numbers(self) -> None:
-        """Checks the ranges of all numbers, for a store that another program may have written with valid checksums.
+        """Check the ranges of all numbers, in case another program wrote the store with valid checksums.
 
         Raises:
-            SyntaxDataError: a head or an arc leaves its line, a label has no name, or the pieces of a line's words are
-                not as many as its own; or a chunk is damaged
+            SyntaxDataError: a head or an arc is outside its line, a label has no name, the numbers of pieces are
+                inconsistent, or a chunk is damaged
         """
         for first in range(0, len(self), self._per_chunk):
             ids = np.arange(first, min(first + self._per_chunk, len(self)))
             flat = self.fetch(ids, arcs=self.has_arcs)
             sentence_of_word = np.arange(len(ids)).repeat(flat.n_words)
             n_labels = {column: np.full(len(ids), len(names)) for column, names in self.labels.items()}
-            # Name, numbers, the sentence of each, and for each sentence what they must be below.
+            # Name, numbers, the sentence of each number, and the exclusive upper bound in each sentence.
             columns = [("head", flat.head, sentence_of_word, flat.n_words)]
             columns += [(name, getattr(flat, name), sentence_of_word, limits) for name, limits in n_labels.items()]
             if (arcs := flat.arcs) is not None:
@@ -154,17 +153,17 @@ class SyntaxStore:
             self.release()
 
     def release(self) -> None:
-        """Release the memory of what was read so far, so that a pass over the whole file needs little."""
+        """Release the memory of pages read so far, so that a pass over the whole file needs little memory."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Chunk and row of sentences, [B] int64 each; the chunks are verified."""
+        """The chunk and row of sentences, [B] int64 each; verifies the chunks."""
         ids = np.asarray(ids, dtype=np.int64)
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise SyntaxDataError(f"sentence {wrong} requested from a store of {len(self)}", path=self.path)
-        chunk, row = np.divmod(ids, self._per_chunk)  # all chunks but the last have as many rows
+        chunk, row = np.divmod(ids, self._per_chunk)  # all chunks except the last have equally many rows
         verified = self._verified.take(chunk)
         if not verified.all():
             for number in np.unique(chunk[~verified]):
@@ -175,18 +174,18 @@ class SyntaxStore:
         return self._words32.take(self._begin[column].take(chunk) + row).view("<u4")
 
     def _lists(self, column: str, chunk: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The lengths of the sentences' lists, [B] int32, and their items one after another, [N, 4] uint16."""
+        """The lengths of the sentences' lists, [B] int32, and their concatenated items, [N, 4] uint16."""
         at = self._begin[f"{column}.offsets"].take(chunk) + row
         begin = self._words32.take(at)
         lengths = self._words32.take(at + 1) - begin
         until = lengths.cumsum(dtype=np.int64)
-        # The places of all items at once: each list is a range, which begins where its chunk says.
+        # The positions of all items at once, since each list is a range that starts at an offset of its chunk.
         places = np.arange(until[-1] if len(until) else 0)
         places += (self._begin[column].take(chunk) + begin - until + lengths).repeat(lengths)
         return lengths, self._words64.take(places).view("<u2").reshape(-1, 4)
 
     def _verify(self, number: int) -> None:
-        """Finds the columns of a chunk, and compares it with its checksum."""
+        """Locate the columns of a chunk, and verify its checksum."""
         first = number * self._per_chunk
         where = f"its sentences {first + 1} to {min(first + self._per_chunk, len(self))}"
         try:

@@ -16,15 +16,15 @@ OWN_METADATA = frozenset(
     {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksums", "checksum"}
 )
 SENTENCES_PER_CHUNK = 4096
-# A probability is kept as a 16-bit fixed-point number: an error below 8e-6 everywhere, which half precision (2.4e-4
-# near 1, where most of a parser's mass sits) does not reach in the same two bytes.
+# Probabilities are 16-bit fixed-point numbers with an error below 8e-6 everywhere. Half precision takes the same two
+# bytes, but its error is 2.4e-4 near 1, where most of a parser's mass is.
 PROB_SCALE = 65_535
-LIMIT = 65_535  # words of a line, and labels, are 16-bit numbers
+LIMIT = 65_535  # word indices and labels are 16-bit numbers
 
-# The four 16-bit numbers of a word. Side by side they are one 64-bit number, which is copied in one go.
+# The four 16-bit numbers of a word, which together are copied as one 64-bit number.
 HEAD, PIECES, XPOS, LABELS = range(4)
-FIRST_OF_SENTENCE = 1 << 15  # in PIECES
-DEPREL_BITS = 10  # of LABELS; the six above are the UPOS
+FIRST_OF_SENTENCE = 1 << 15  # a flag in PIECES
+DEPREL_BITS = 10  # the lower bits of LABELS; the upper six are the UPOS
 WORD_LIMITS = {
     "head": LIMIT,
     "pieces": FIRST_OF_SENTENCE - 1,
@@ -32,7 +32,7 @@ WORD_LIMITS = {
     "deprel": (1 << DEPREL_BITS) - 1,
     "upos": (1 << 16 - DEPREL_BITS) - 1,
 }
-# Those of an arc.
+# The four numbers of an arc.
 ARC_DEPENDENT, ARC_HEAD, ARC_LABEL, ARC_PROB = range(4)
 
 _FOUR = pa.list_(pa.field("item", pa.uint16(), nullable=False), 4)
@@ -40,12 +40,12 @@ _FOUR = pa.list_(pa.field("item", pa.uint16(), nullable=False), 4)
 
 @dataclass
 class StoredSentence:
-    """The syntax of one line, ready to be stored: word-level arrays of equal length, and arcs sorted by dependent.
+    """The syntax of one line in the form of a store: word-level arrays of equal length, and arcs sorted by dependent.
 
     ``pieces`` (at least 1 each), ``head`` (0-based in the line, a root is its own head), and the ids ``deprel``,
     ``upos``, ``xpos`` in the label inventory; ``arcs``: (dependent, head, label id, probability) or None;
-    ``sentences``: where each sentence of the line begins, as an index of a word; empty stands for one sentence.
-    ``parsed``: False where there is no parse, and only ``pieces`` means anything; never in a file.
+    ``sentences``: the index of the first word of each sentence in the line, empty for a single sentence. If ``parsed``
+    is False, only ``pieces`` is meaningful; this does not occur in files.
     """
 
     pieces: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class StoredSentence:
 
 
 def join_labels(deprel: np.ndarray, upos: np.ndarray) -> np.ndarray:
-    """The number ``LABELS`` of words: ``deprel`` in the lower bits, ``upos`` above."""
+    """The number ``LABELS`` of words, with ``deprel`` in the lower and ``upos`` in the upper bits."""
     return deprel | upos << DEPREL_BITS
 
 
@@ -69,7 +69,7 @@ def split_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def schema(with_arcs: bool) -> pa.Schema:
-    """Arrow schema of the store, without its metadata."""
+    """The Arrow schema of the store, without metadata."""
 
     def column(name: str, kind: pa.DataType) -> pa.Field:
         return pa.field(name, kind, nullable=False)
@@ -82,18 +82,18 @@ def schema(with_arcs: bool) -> pa.Schema:
 
 
 def tokens_prefix(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
-    """Path of fairseq's token dataset of one side of a split, without ``.bin`` and ``.idx``."""
+    """The path of fairseq's token dataset for one side of a split, without ``.bin`` and ``.idx``."""
     return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}")
 
 
 def store_path(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
-    """Path of the store of one side of a split, beside its token dataset."""
+    """The path of the store for one side of a split, next to its token dataset."""
     return tokens_prefix(data_dir, split, src, tgt, lang) + STORE_SUFFIX
 
 
 def sizes_fingerprint(sizes: np.ndarray) -> str:
-    """Fingerprint of a token dataset: the hash of its sentences' lengths, ``</s>`` included.
+    """The fingerprint of a token dataset: a hash of the lengths of its sentences, including ``</s>``.
 
-    Reading a dataset's lengths is cheap, and a store made from another text or segmentation differs in them.
+    Reading the lengths is cheap, and they differ for another text or segmentation.
     """
     return hashlib.sha256(np.ascontiguousarray(sizes, dtype="<i4").tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Atomic writing of a store: nothing under the final name is ever incomplete."""
+"""Atomic writing of a store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def write_store(
     with_arcs: bool,
     chunk: int,
 ) -> None:
-    """Write a store of record batches, which are iterated twice, as the counts precede them.
+    """Write a store of record batches, which are iterated twice, because their counts precede them.
 
     Args:
-        batches: gives the record batches anew at each call; all of ``chunk`` rows but the last
-        metadata: what :attr:`SyntaxStore.metadata` is to say beside what the batches do (JSON values)
+        batches: returns the record batches at each call; all except the last have ``chunk`` rows
+        metadata: values to add to :attr:`SyntaxStore.metadata` (JSON)
 
     Raises:
         SyntaxDataError: the file cannot be written
@@ -75,16 +75,15 @@ def write_sentences(
     with_arcs: bool,
     chunk: int = layout.SENTENCES_PER_CHUNK,
 ) -> None:
-    """Writes a store of sentences, whose record batches are held in memory: 8 bytes a word and an arc.
+    """Write a store of sentences; its record batches are kept in memory, with 8 bytes per word and arc.
 
     Args:
-        metadata: as of :func:`write_store`
-        with_arcs: whether every sentence brings its distribution
-        chunk: sentences per record batch
+        metadata: as in :func:`write_store`
+        with_arcs: whether to store the distributions, which every sentence then needs
+        chunk: the number of sentences per record batch
 
     Raises:
-        SyntaxDataError: a number that the format does not hold, arcs missing where they are stored, or the file cannot
-            be written
+        SyntaxDataError: a number exceeds the format's range, arcs are missing, or the file cannot be written
     """
     rest = iter(sentences)
     batches: list[pa.RecordBatch] = []
