@@ -294,13 +294,13 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
 
 
 def read(
-    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: str | None = None
+    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: bool = False
 ) -> Iterator[Split]:
     """Yield the splits train, valid and test.
 
     Args:
         languages: the languages whose common paragraphs are split; equal languages give equal test sets for all pairs
-        pages: a folder, relative to `data`, for the files `SPLIT.page` that name each line's help page
+        pages: also write the help page of each line to ``SPLIT.page`` in the folder ``DATA-pages`` next to ``data``
 
     Raises:
         SyntaxDataError: the pair is not English and one of the languages, or a package is missing or damaged
@@ -314,9 +314,10 @@ def read(
     for name, paragraphs in corpus.parts.items():
         if name == "train":
             paragraphs = paragraphs + corpus.more[target]
-        if pages is not None:
-            make_folder(data / pages)
-            with atomic_open(data / pages / f"{name}.page") as file:
+        if pages:  # outside of the corpus's folder, whose content is an input of the corpus
+            folder = data.absolute().with_name(f"{data.absolute().name}-pages")
+            make_folder(folder)
+            with atomic_open(folder / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
         yield Split(name, corpus.pairs(paragraphs, target))
 
