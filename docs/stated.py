@@ -116,9 +116,9 @@ def _languages() -> list[str]:
         above += rows["PSH"]["random"]["syntax"][1] > 0
         below += rows["PSH"]["linear"]["syntax"][2] < 0
     return [
-        f"into {numbers[len(languages)]} languages, supervised heads score significantly higher with the parse than with "
-        f"random trees in {numbers[above]}, but significantly lower than with chains, in which every word attaches to "
-        f"the preceding word, in {numbers[below]}",
+        f"into {numbers[len(languages)]} languages, supervised heads score significantly higher with the parse than "
+        f"with random trees in {numbers[above]}, but significantly lower than with chains, in which every word attaches "
+        f"to the preceding word, in {numbers[below]}",
     ]
 
 
