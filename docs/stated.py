@@ -117,8 +117,8 @@ def _languages() -> list[str]:
         below += rows["PSH"]["linear"]["syntax"][2] < 0
     return [
         f"into {numbers[len(languages)]} languages, supervised heads score significantly higher with the parse than "
-        f"with random trees in {numbers[above]}, but significantly lower than with chains, in which every word attaches "
-        f"to the preceding word, in {numbers[below]}",
+        f"with random trees in {numbers[above]}, but significantly lower than with chains, in which every word "
+        f"attaches to the preceding word, in {numbers[below]}",
     ]
 
 
