@@ -259,13 +259,8 @@ def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def languages_sentence(languages: Mapping[str, Any]) -> str:
-    """Over how many languages what is known."""
+    """What PSH gains by language, and where it does better or worse with the parse than with control trees."""
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
-    complete = [
-        lang
-        for lang, of in languages.items()
-        if all(of.get("seeds", {}).get(name, 0) >= 3 for name in ("transformer", "PSH", "PSH.linear", "PSH.random"))
-    ]
     if len(orders) < 2:
         return "What syntax gives by language is being measured."
     near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
@@ -273,33 +268,31 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         f"Of the same English text, {100 * orders[near]:.0f} % of the word alignments cross in {LANGUAGES[near]} and "
         f"{100 * orders[far]:.0f} % in {LANGUAGES[far]}"
     )
-    if not complete:
-        rows = begun(languages)
-        if not rows:
-            return f"{text}; what syntax gives in them has not been measured yet."
-        gains = {lang: row["gain"] for lang, row in rows.items()}
-        significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
-        so_far = (
-            f"; so far, PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
-            f"{listed([LANGUAGES[lang] for lang in gains])}, significantly in {listed(significant) or 'none of them'}"
-        )
-        # what the parse adds to the control trees of the same system, where that is beyond chance
-        for control in ("linear", "random"):
-            added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
-            some = {lang: syntax for lang, syntax in added.items() if syntax and is_significant(syntax)}
-            for word, sign in (("better", 1), ("worse", -1)):
-                where_so = [LANGUAGES[lang] for lang, syntax in some.items() if sign * syntax[0] > 0]
-                if where_so:
-                    so_far += (
-                        f"; it is significantly {word} with the parse than with *{control}* trees in {listed(where_so)}"
-                    )
-        return f"{text}{so_far}; not all languages and seeds have been run."
-    gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
+    rows = begun(languages)
+    if not rows:
+        return f"{text}; what syntax gives in them has not been measured yet."
+    gains = {lang: row["gain"] for lang, row in rows.items()}
     significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
-    return (
-        f"{text}; PSH gains {low_to_high([gain[0] for gain in gains.values()])} BLEU in "
-        f"{listed([LANGUAGES[lang] for lang in complete])}, significantly in {listed(significant) or 'none of them'}."
+    text += (
+        f". PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
+        f"{listed([LANGUAGES[lang] for lang in gains])}, significantly in {listed(significant) or 'none of them'}."
     )
+    differences = []
+    for control, word, sign in (
+        ("random", "better", 1),
+        ("linear", "worse", -1),
+        ("random", "worse", -1),
+        ("linear", "better", 1),
+    ):
+        added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
+        if names := [
+            LANGUAGES[lang] for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0
+        ]:
+            differences.append(f"significantly {word} than with *{control}* trees in {listed(names)}")
+    if differences:
+        text += f" With the parse, it is {', and '.join(differences)}."
+    seeds = [number for lang in rows for number in languages[lang]["seeds"].values()]
+    return text if min(seeds) >= 3 else f"{text} ({low_to_high(seeds, '{:.0f}')} seeds per row.)"
 
 
 def correlations(languages: Mapping[str, Any]) -> str:
