@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import ClassVar
@@ -111,6 +112,19 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
 
 
 @pytest.mark.checkout
+@pytest.mark.slow
+def test_a_source_distribution_has_the_recipes_and_no_results_of_theirs(wheel):
+    source = wheel.parents[1]
+    model = source / "examples" / "toy" / "runs" / "toy" / "checkpoint_best.pt"
+    model.parent.mkdir(parents=True, exist_ok=True)
+    model.write_bytes(b"model")
+    build = "from setuptools import build_meta; build_meta.build_sdist('out')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    with tarfile.open(next((source / "out").glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert "examples/toy/toy.yaml" in names and not any("runs/" in name for name in names)
+
+
 def test_every_python_package_is_found():
     """A directory of modules without __init__.py would be left out of the wheel."""
     for path in (ROOT / "fairseq_syntax").rglob("*.py"):
