@@ -192,7 +192,7 @@ def test_the_parts(packages):
 
 
 def test_the_reader(packages):
-    pages = packages.parent / f"{packages.name}-pages"
+    pages = packages / "pages"
     options = {"languages": ["tr", "ja"], "pages": True}
     rows = {
         target: dict(read_corpus("libreoffice", packages, "en", target, options=options)) for target in ("ja", "tr")

@@ -300,7 +300,7 @@ def read(
 
     Args:
         languages: the languages whose common paragraphs are split; equal languages give equal test sets for all pairs
-        pages: also write the help page of each line to ``SPLIT.page`` in the folder ``DATA-pages`` next to ``data``
+        pages: also write the help page of each line to ``pages/SPLIT.page`` in the corpus's folder
 
     Raises:
         SyntaxDataError: the pair is not English and one of the languages, or a package is missing or damaged
@@ -314,10 +314,9 @@ def read(
     for name, paragraphs in corpus.parts.items():
         if name == "train":
             paragraphs = paragraphs + corpus.more[target]
-        if pages:  # outside of the corpus's folder, whose content is an input of the corpus
-            folder = data.absolute().with_name(f"{data.absolute().name}-pages")
-            make_folder(folder)
-            with atomic_open(folder / f"{name}.page") as file:
+        if pages:
+            make_folder(data / "pages")
+            with atomic_open(data / "pages" / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
         yield Split(name, corpus.pairs(paragraphs, target))
 
