@@ -15,6 +15,7 @@ from scipy.stats import kendalltau
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.recipes.kept import Kept
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
@@ -60,6 +61,18 @@ def test_crossings_within_sentences_and_of_neighbours():
     assert word_order.of_sentences(links, parse.sentences) == [[(0, 6), (0, 7), (1, 5), (2, 4)], [(3, 0), (5, 2)]]
     found = word_order.measure([parse], [links])
     assert found == {"crossing": 5 / 6, "neighbours": 3 / 4, "aligned": 5 / 6, "lines": 1}
+
+
+EXAMPLES = ATLAS.parent
+KEPT = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if re.search("^kept:", path.read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_a_recipe_finds_all_results_that_are_stored_with_it(path, tmp_path):
+    """A change of the program or of a recipe must not make stored results unreadable without a word."""
+    work = Work(Plan(load(path), path, tmp_path))
+    assert {str(run) for run in work.kept_runs} == set(work.kept.runs)
+    assert {str(table) for table in work.results().reports} == set(work.kept.scores)
 
 
 def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
