@@ -81,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
-    from fairseq_syntax.lab.scoring.shares import shares
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     if bool(args.by or args.controls_by) != bool(args.conllu):
@@ -100,8 +99,10 @@ def main(args: argparse.Namespace) -> int:
         by_length=args.by_length,
         beer=args.beer,
         by=[Property.of(text) for text in args.by or ()],
+        controls=args.controls or (),
+        controls_by=[Property.of(text) for text in args.controls_by or ()],
     )
-    parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
+    parses = read_parses(args.conllu, len(references[0]), sources) if args.conllu else None
     if lines is not None:
         chosen = [number for number, line in enumerate(lines) if line]
         references = [[reference[i] for i in chosen] for reference in references]
@@ -120,9 +121,5 @@ def main(args: argparse.Namespace) -> int:
         parses=parses,
         groups=groups,
     )
-    if args.controls:
-        runs = {system.name: [run.lines for run in system.runs] for system in systems}
-        by = [Property.of(text) for text in args.controls_by or ()]
-        report["shares"] = shares(runs, references, options, args.baseline, args.controls, parses or [], by, groups)
     print_report(args, report, tables(report))
     return 0

@@ -20,6 +20,7 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import contrast
 from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
+from fairseq_syntax.lab.scoring.significance import holm
 
 LINGEVAL = [
     {
@@ -295,7 +296,7 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     assert command([*argv, "--scores", f"b={tmp_path}/other", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
     tests = [entry["tests"]["b"] for entry in report["groups"]["category"].values()]
-    assert [test["p_holm"] for test in tests] == contrast.holm([test["p"] for test in tests])
+    assert [test["p_holm"] for test in tests] == holm([test["p"] for test in tests])
     for more, about in (
         (["--scores", f"a={tmp_path}/cost"], {}),  # called a, too
         (["--baseline", "c"], {"option": "--baseline"}),

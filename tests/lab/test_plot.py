@@ -16,7 +16,7 @@ from PIL import Image
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.figures import plot
-from fairseq_syntax.lab.scoring.by_length import by_length
+from fairseq_syntax.lab.scoring.by_property import by_length
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
 

@@ -16,14 +16,14 @@ import pytest
 from data_errors import data_error
 from hypothesis import given
 from hypothesis import strategies as st
-from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
+from nltk.translate.ribes_score import corpus_ribes
 from sacrebleu import corpus_bleu, sentence_bleu, sentence_chrf, sentence_ter
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy import stats
 
 from fairseq_syntax.cli import score as command
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.scoring import metrics, ribes, significance
+from fairseq_syntax.lab.scoring import metrics, significance
 from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import Table
@@ -124,27 +124,8 @@ def test_ribes_is_nltks_and_bleu1_is_unigram_precision_with_brevity(files, repor
     assert "order:1" in report["signatures"]["BLEU-1"]
 
 
-def test_words_that_repeat_are_aligned_as_nltk_does():
-    rng = random.Random(1)
-    for _ in range(400):
-        words = "abcdefgh"[: rng.choice((1, 2, 3, 8))]
-        ref = rng.choices(words, k=rng.randint(1, 13))
-        hyp = (
-            rng.choices(words, k=rng.randint(1, 13))
-            if rng.random() < 0.6
-            else [*ref, rng.choice(words)][rng.randrange(2) :]
-        )
-        if not hyp:
-            continue
-        assert ribes.word_ranks(ref, hyp) == word_rank_alignment(ref, hyp)
-        assert ribes.sentence_ribes([ref, ref[::-1]], hyp) == pytest.approx(sentence_ribes([ref, ref[::-1]], hyp))
-    assert ribes.sentence_ribes([["a"]], []) == ribes.sentence_ribes([], ["a"]) == 0.0
-
-
-def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
-    """nltk takes half a minute for 800 tokens, and refuses more than 2000."""
-    line = " ".join(random.Random(2).choices("ab", k=2500))
-    assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
+def test_an_empty_translation_has_a_ribes_of_zero():
+    assert metrics.Scorer("ribes", [["a b", ""]]).sentences(["", ""]).tolist() == [0, 0]
 
 
 def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_path):
@@ -160,7 +141,7 @@ def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_pat
         found = {s["name"]: s["tests"] for s in both["systems"] if "tests" in s} if base == "b" else None
         assert (found or both["also_against"][base]) == expected
     assert list(both["also_against"]) == ["a"]
-    assert [table.title for table in tables(both)[1:]] == ["Against b", "Against a"]
+    assert [table.title for table in [*tables(both)][1:]] == ["Against b", "Against a"]
     with pytest.raises(SyntaxDataError):
         evaluate(systems, [refs], options, also_against=["d"])
 
@@ -226,7 +207,7 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == found.p
     assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (found.low, found.high)
     assert tests["difference"] == pytest.approx(found.difference)
-    text = tables(report)[0].render()
+    text = next(tables(report)).render()
     assert "±" in text and "seeds" in text
 
 
@@ -308,8 +289,6 @@ def test_generate_output_is_read_in_the_order_of_its_ids(tmp_path):
     run = read_translations(path)
     assert run.lines == ["one D-1", "", "three"]
     assert run.nbest == [["one D-1"], [""], ["three", "three three"]]
-    assert run.sources == ["eins", "", "drei"]
-    assert run.scores == [-0.25, float("-inf"), -0.5]
     report = evaluate([read_system(str(path))], [["one D-1", "x", "three"]], Options())
     assert report["systems"][0]["mean"]["distinct-1"] == 3 / 5
 

@@ -12,14 +12,15 @@ If each source has one item, these are Wilson's interval and McNemar's exact tes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from fairseq_syntax.lab.scoring.contrast_sets import LONGEST, ContrastSet
-from fairseq_syntax.lab.scoring.significance import holm
+from fairseq_syntax.lab.scoring.significance import correct
 from fairseq_syntax.lab.scoring.tables import Table, corrected, p_value
 
 ALL = "all"
@@ -32,11 +33,8 @@ def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: boo
         scores: the scores of the set's rows; higher is better
         ties_right: whether equal scores count as right
     """
-    right = []
-    for item in contrast.items:
-        wrong = scores[item.incorrect]
-        right.append(scores[item.correct] >= wrong if ties_right else scores[item.correct] > wrong)
-    return np.array(right, dtype=bool)
+    better = operator.ge if ties_right else operator.gt
+    return np.array([better(scores[item.correct], scores[item.incorrect]) for item in contrast.items], dtype=bool)
 
 
 def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
@@ -46,18 +44,16 @@ def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
 
 def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
     """The item indices [n] of ``all``, of each ``category`` and of each ``distance``, in the order of the tables."""
-    by_category: dict[str, list[int]] = {}
-    by_distance: dict[int, list[int]] = {}
+    members: dict[str, dict[Any, list[int]]] = {"category": {}, "distance": {}}
     for number, item in enumerate(contrast.items):
-        by_category.setdefault(item.category, []).append(number)
+        members["category"].setdefault(item.category, []).append(number)
         if item.distance is not None:
-            by_distance.setdefault(min(item.distance, LONGEST + 1), []).append(number)
+            members["distance"].setdefault(min(item.distance, LONGEST + 1), []).append(number)
     indices = {ALL: {ALL: np.arange(len(contrast.items))}}
-    if len(by_category) > 1:
-        indices["category"] = {name: np.array(by_category[name]) for name in sorted(by_category)}
-    if by_distance:
-        labels = {distance: f"> {LONGEST}" if distance > LONGEST else str(distance) for distance in by_distance}
-        indices["distance"] = {labels[distance]: np.array(by_distance[distance]) for distance in sorted(by_distance)}
+    for kind, of in members.items():
+        if len(of) > (kind == "category"):
+            labels = {key: f"> {LONGEST}" if key == LONGEST + 1 else str(key) for key in sorted(of)}
+            indices[kind] = {label: np.array(of[key]) for key, label in labels.items()}
     return indices
 
 
@@ -160,66 +156,43 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
     report: dict[str, Any] = {"set": contrast.name, "items": len(contrast.items), "baseline": base, "groups": {}}
     sources = sources_of(contrast)
     for kind, members in groups(contrast).items():
-        entries = {
-            group: {
-                "systems": {name: accuracy(decided[items], sources[items]) for name, decided in right.items()},
-                "tests": {
-                    name: compare(right[base][items], decided[items], sources[items])
-                    for name, decided in right.items()
-                    if name != base
-                },
-            }
-            for group, items in members.items()
-        }
-        family = [test for entry in entries.values() for test in entry["tests"].values()]
-        for test, adjusted in zip(family, holm([test["p"] for test in family])):
-            test["p_holm"] = adjusted
-        report["groups"][kind] = entries
+        report["groups"][kind] = entries = {}
+        for group, items in members.items():
+            of, decided = sources[items], {name: each[items] for name, each in right.items()}
+            accuracies = {name: accuracy(each, of) for name, each in decided.items()}
+            tests = {name: compare(decided[base], each, of) for name, each in decided.items() if name != base}
+            entries[group] = {"systems": accuracies, "tests": tests}
+        correct([test for entry in entries.values() for test in entry["tests"].values()])
     return report
 
 
-def tables(report: Mapping[str, Any]) -> list[Table]:
+def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     """Tables of accuracies by category and distance and, for several systems, of tests."""
-    result = []
-    whole = report["groups"][ALL]
+    whole = report["groups"][ALL][ALL]
+    names = list(whole["systems"])
     for kind, entries in report["groups"].items():
         if kind == ALL and "category" in report["groups"]:
             continue
-        names = list(whole[ALL]["systems"])
-        rows, tests = [], []
+        title = "category" if kind == ALL else kind
         shown = list(entries.items())
         if kind == "category":  # a category may be called "all" too
-            shown.append(("all items" if ALL in entries else ALL, whole[ALL]))
+            shown.append(("all items" if ALL in entries else ALL, whole))
+        rows, tests = [], []
         for group, entry in shown:
-            cells = [
-                f"{100 * one['accuracy']:.1f} [{100 * one['low']:.1f}, {100 * one['high']:.1f}]"
-                for one in entry["systems"].values()
-            ]
-            rows.append([group, f"{entry['systems'][names[0]]['items']:,}", *cells])
-            tests += [
-                [
-                    group,
-                    name,
-                    f"{100 * test['difference']:+.1f}",
-                    f"{test['gained']:,}",
-                    f"{test['lost']:,}",
-                    p_value(test["p"], star=False),
-                    p_value(test["p_holm"]),
-                ]
-                for name, test in entry["tests"].items()
-            ]
-        title = "category" if kind == ALL else kind
+            accuracies = list(entry["systems"].values())
+            shares = [[f"{100 * one[key]:.1f}" for key in ("accuracy", "low", "high")] for one in accuracies]
+            cells = [f"{share} [{low}, {high}]" for share, low, high in shares]
+            rows.append([group, f"{accuracies[0]['items']:,}", *cells])
+            for name, one in entry["tests"].items():
+                counts = [f"{100 * one['difference']:+.1f}", f"{one['gained']:,}", f"{one['lost']:,}"]
+                tests.append([group, name, *counts, p_value(one["p"], star=False), p_value(one["p_holm"])])
         one_each = all(one["sources"] == one["items"] for _, entry in shown for one in entry["systems"].values())
-        notes = ["in brackets: Wilson's 95% interval"]
-        if not one_each:
-            notes[0] += ", for the effective number of items, as some share a source"
-        result.append(Table(f"Accuracy in %, by {title}", [title, "items", *names], rows, notes))
+        more = "" if one_each else ", for the effective number of items, as some share a source"
+        notes = [f"in brackets: Wilson's 95% interval{more}"]
+        yield Table(f"Accuracy in %, by {title}", [title, "items", *names], rows, notes)
         if tests:
             header = [title, "system", "difference", "gained", "lost", "p", "Holm"]
-            family = len(entries) * (len(names) - 1)
             test = "McNemar's exact test" if one_each else "exact test of random signs over sources"
-            notes = [f"{test}; {corrected(family)}"]
-            if kind == "category":
-                notes.append("the row of all items is a comparison of its own")
-            result.append(Table(f"Against {report['baseline']}, by {title}", header, tests, notes))
-    return result
+            notes = [f"{test}; {corrected(len(entries) * (len(names) - 1))}"]
+            notes += ["the row of all items is a comparison of its own"] if kind == "category" else []
+            yield Table(f"Against {report['baseline']}, by {title}", header, tests, notes)

@@ -8,20 +8,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+
+from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
 from fairseq_syntax.runtime.named_files import named_files
 
 LONGEST = 15  # words; longer distances form one group, as in LingEval97's program
-COLUMNS = ("source", "correct", "incorrect", "category", "distance")  # of a TSV file
 OPTIONAL = ("category", "distance")
+COLUMNS = ("source", "correct", "incorrect", *OPTIONAL)  # of a TSV file
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,22 @@ class ContrastSet:
         return len(self.rows) - 1
 
 
+class Error(BaseModel):
+    """An incorrect translation in LingEval97's layout."""
+
+    contrastive: str
+    type: str | None = None
+    distance: NonNegativeInt | None = None
+
+
+class Entry(BaseModel):
+    """A source in LingEval97's layout."""
+
+    source: str
+    reference: str
+    errors: list[Error]
+
+
 def read_set(text: str) -> ContrastSet:
     """Read ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``, also with ``.gz``.
 
@@ -68,87 +84,68 @@ def read_set(text: str) -> ContrastSet:
         return read_parallel(name or _common_name(paths), paths)
     if len(paths) != 1:
         raise SyntaxDataError(f"not a set: {text!r}", hint="FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT")
-    ending = Path(uncompressed_name(paths[0])).suffix
-    if ending not in (".json", ".tsv"):
+    path = Path(uncompressed_name(paths[0]))
+    if path.suffix not in (".json", ".tsv"):
         raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
-    name = name or os.path.basename(uncompressed_name(paths[0])).removesuffix(ending)
-    return read_json(name, paths[0]) if ending == ".json" else read_tsv(name, paths[0])
+    return (read_json if path.suffix == ".json" else read_tsv)(name or path.stem, paths[0])
 
 
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
     """Read a source, a correct and an incorrect file, line by line; the set's name is the category."""
     columns = [list(read_lines(path)) for path in paths]
-    for path, lines in zip(paths[1:], columns[1:]):
-        if len(lines) != len(columns[0]):
-            raise SyntaxDataError(f"{len(lines)} lines, but {paths[0]} has {len(columns[0])}", path=path)
-    contrast_set = ContrastSet(name, columns[0])
-    for column in columns[1:]:
-        for number, line in enumerate(column):
-            contrast_set.row(number, line)
     count = len(columns[0])
-    contrast_set.items = [Item(number, count + number, name) for number in range(count)]
-    return _checked(contrast_set, paths[0], first_line=1)
+    for path, lines in zip(paths[1:], columns[1:]):
+        if len(lines) != count:
+            raise SyntaxDataError(f"{len(lines)} lines, but {paths[0]} has {count}", path=path)
+    rows = [(number, line) for column in columns[1:] for number, line in enumerate(column)]
+    items = [Item(number, count + number, name) for number in range(count)]
+    return _checked(ContrastSet(name, columns[0], rows, items), paths[0], first_line=1)
 
 
 def read_tsv(name: str, path: str) -> ContrastSet:
     """Read a TSV file with a header; the rows to score are correct, incorrect, correct, …"""
-    contrast_set = ContrastSet(name)
+    contrast = ContrastSet(name)
     lines = list(read_lines(path))
     while lines and not lines[-1].strip():
         lines.pop()
     header = [cell.strip() for cell in lines[0].split("\t")] if lines else []
     for column in COLUMNS:
         if header.count(column) != 1 and not (column in OPTIONAL and column not in header):
-            message = f"the header must have the column {column} once"
-            raise SyntaxDataError(message, path=path, line=1)
+            raise SyntaxDataError(f"the header must have the column {column} once", path=path, line=1)
     for number, line in enumerate(lines[1:], 2):
         cells = line.split("\t")
         if len(cells) != len(header):
             raise SyntaxDataError(f"{len(cells)} columns, but the header has {len(header)}", path=path, line=number)
         row = dict(zip(header, cells))
         try:
-            distance = _distance(row.get("distance") or None)
-        except ValueError as error:
-            raise SyntaxDataError(str(error), path=path, line=number) from None
-        contrast_set.sources.append(row["source"])
-        source = len(contrast_set.sources) - 1
-        correct, incorrect = contrast_set.row(source, row["correct"]), contrast_set.row(source, row["incorrect"])
-        contrast_set.items.append(Item(correct, incorrect, row.get("category") or name, distance))
-    return _checked(contrast_set, path, first_line=2)
+            distance = Error(contrastive=row["incorrect"], distance=row.get("distance") or None).distance  # type: ignore[arg-type]
+        except ValidationError:
+            message = f"the distance {row['distance']!r} is not a whole number of 0 or more"
+            raise SyntaxDataError(message, path=path, line=number) from None
+        source = number - 2
+        contrast.sources.append(row["source"])
+        correct, incorrect = contrast.row(source, row["correct"]), contrast.row(source, row["incorrect"])
+        contrast.items.append(Item(correct, incorrect, row.get("category") or name, distance))
+    return _checked(contrast, path, first_line=2)
 
 
 def read_json(name: str, path: str) -> ContrastSet:
     """Read LingEval97's layout; the rows to score are reference, errors, reference, errors, …"""
-
-    def fail(number: int, what: str) -> NoReturn:
-        raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's layout")
-
-    content = read_bytes(path)
     try:
-        entries = json.loads(content)
-    except ValueError as error:
-        raise SyntaxDataError(f"not JSON: {error}", path=path) from error
-    if not isinstance(entries, list) or not entries:
-        raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's layout")
-    contrast_set = ContrastSet(name)
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("source", "reference")):
-            fail(number, "has no 'source' and 'reference'")
-        errors = entry.get("errors")
-        if not isinstance(errors, list) or not all(
-            isinstance(error, dict) and isinstance(error.get("contrastive"), str) for error in errors
-        ):
-            fail(number, "has no list 'errors' whose members have 'contrastive'")
-        contrast_set.sources.append(entry["source"])
-        correct = contrast_set.row(number, entry["reference"])
-        for one in errors:
-            try:
-                distance = _distance(one.get("distance"))
-            except ValueError as error:
-                fail(number, f"has another layout: {error}")
-            row = contrast_set.row(number, one["contrastive"])
-            contrast_set.items.append(Item(correct, row, str(one.get("type") or name), distance))
-    return _checked(contrast_set, path)
+        entries = TypeAdapter(list[Entry]).validate_json(read_bytes(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        number, *keys = problem["loc"] or (None,)
+        where = "" if number is None else f"entry {int(number) + 1}: "
+        where += " ".join(map(repr, keys)) + f": {problem['msg']}, not {str(problem['input'])[:60]}"
+        raise SyntaxDataError(where, path=path, hint="LingEval97's layout") from None
+    contrast = ContrastSet(name, [entry.source for entry in entries])
+    for source, entry in enumerate(entries):
+        correct = contrast.row(source, entry.reference)
+        for one in entry.errors:
+            incorrect = contrast.row(source, one.contrastive)
+            contrast.items.append(Item(correct, incorrect, one.type or name, one.distance))
+    return _checked(contrast, path)
 
 
 def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
@@ -171,37 +168,22 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
     return whole
 
 
-def _distance(value: Any) -> int | None:
-    """A distance, or None for no distance. Raises ValueError if it is not a non-negative integer."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if number < 0 or not number.is_integer():
-        raise ValueError(f"the distance {value!r} is not a whole number of 0 or more")
-    return int(number)
-
-
-def _checked(contrast_set: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
-    """Check that a set has items and that no source is empty, and return it.
+def _checked(contrast: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
+    """Return a set with items whose sources are not empty.
 
     Args:
-        path: the file of the set
         first_line: the line number of the first source, if each source has its own line
 
     Raises:
         SyntaxDataError: there are no items, or a source is empty
     """
-    if not contrast_set.items:
-        raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", path=path)
-    used = {contrast_set.rows[row][0] for item in contrast_set.items for row in (item.correct, item.incorrect)}
-    for number, source in enumerate(contrast_set.sources):
-        if number in used and not source.strip():
+    if not contrast.items:
+        raise SyntaxDataError(f"the set {contrast.name} has no pairs", path=path)
+    for number in sorted({contrast.rows[item.correct][0] for item in contrast.items}):
+        if not contrast.sources[number].strip():
             line = None if first_line is None else first_line + number
             raise SyntaxDataError(f"source {number + 1} is empty", path=path, line=line)
-    return contrast_set
+    return contrast
 
 
 def _common_name(paths: Sequence[str]) -> str:

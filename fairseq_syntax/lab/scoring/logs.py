@@ -6,13 +6,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
-_EPOCH = re.compile(r"epoch (\d+) \| (?:valid on '([^']+)' subset \| )?(.*)")
-_WITHIN = re.compile(r"epoch (\d+):\s+\d+ / \d+ (.*)")
+_EPOCH = re.compile(r"epoch \d+ \| (?:valid on '([^']+)' subset \| )?(.*)")
+_WITHIN = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
@@ -30,22 +31,19 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
     """
     values: dict[str, dict[str, dict[int, float]]] = {}
     for line in read_lines(path):
-        for kind, numbers in _entries(line):
-            update = numbers.get("num_updates")
-            if update is None or not math.isfinite(update):
-                continue
-            for name, value in numbers.items():
-                values.setdefault(kind, {}).setdefault(name, {})[int(update)] = value
+        for kind, pairs in _entries(line):
+            numbers = dict(_numbers(pairs))
+            update = numbers.pop("num_updates", math.nan)
+            if math.isfinite(update):
+                for name, value in numbers.items():
+                    values.setdefault(kind, {}).setdefault(name, {})[int(update)] = value
     if not values:
         raise SyntaxDataError("no line of a fairseq-train log", path=path, hint="fairseq-train --log-file FILE")
-    return {
-        kind: {name: sorted(points.items()) for name, points in names.items() if name != "num_updates"}
-        for kind, names in values.items()
-    }
+    return {kind: {name: sorted(of.items()) for name, of in names.items()} for kind, names in values.items()}
 
 
-def _entries(line: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """The subset of a log line and its numbers by name; nothing for other lines."""
+def _entries(line: str) -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
+    """The subset of a log line, and its values by name; nothing for other lines."""
     # Skip the logger's prefix: date, level and name.
     start = line.find('{"epoch"')
     if start >= 0:
@@ -54,28 +52,20 @@ def _entries(line: str) -> Iterator[tuple[str, dict[str, float]]]:
         except ValueError:
             return
         # Names are prefixed by the subset, as in "valid_ppl", except within an epoch.
-        counter = next((key for key in raw if key.endswith("num_updates")), None)
-        if counter is not None:
+        for counter in (key for key in raw if key.endswith("num_updates")):
             prefix = counter.removesuffix("num_updates")
-            kind = prefix.removesuffix("_") or "train_inner"
-            yield kind, _numbers((key[len(prefix) :], item) for key, item in raw.items() if key.startswith(prefix))
-        return
-    match = _EPOCH.search(line)
-    if match:
-        pairs = (part.strip().rpartition(" ") for part in match[3].split("|"))
-        yield match[2] or "train", _numbers((name, value) for name, _, value in pairs)
-        return
-    match = _WITHIN.search(line)
-    if match:
-        pairs = (part.strip().partition("=") for part in match[2].split(","))
-        yield "train_inner", _numbers((name, value) for name, _, value in pairs)
+            of_subset = {key.removeprefix(prefix): value for key, value in raw.items() if key.startswith(prefix)}
+            yield prefix.removesuffix("_") or "train_inner", of_subset.items()
+            return
+    elif match := _EPOCH.search(line):
+        yield match[1] or "train", (part.strip().rpartition(" ")[::2] for part in match[2].split("|"))
+    elif match := _WITHIN.search(line):
+        yield "train_inner", (part.strip().partition("=")[::2] for part in match[1].split(","))
 
 
-def _numbers(pairs) -> dict[str, float]:
-    numbers = {}
+def _numbers(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]:
     for name, value in pairs:
         try:
-            numbers[name] = float(value)
+            yield name, float(value)
         except (TypeError, ValueError):
             continue
-    return numbers

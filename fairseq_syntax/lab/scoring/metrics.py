@@ -1,8 +1,7 @@
 """The papers' metrics, each with a signature.
 
-BLEU-4, BLEU-1, character BLEU, chrF and TER are computed by sacrebleu (Post 2018). RIBES (Isozaki et al. 2010) has
-nltk's values but takes quadratic time; it is a sacrebleu metric, so that the same bootstrap and randomization apply.
-distinct-1 (Li et al. 2016) is computed here. BEER (Stanojević and Sima'an 2014) is a Java program that users install.
+BLEU-4, BLEU-1, character BLEU, chrF and TER are computed by sacrebleu (Post 2018), RIBES (Isozaki et al. 2010) by nltk,
+distinct-1 (Li et al. 2016) here, and BEER (Stanojević and Sima'an 2014) by a Java program that users install.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -24,66 +23,54 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
-from fairseq_syntax.lab.scoring.ribes import sentence_ribes
 
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
 
 
-class RIBESSignature(Signature):
-    def __init__(self, args: dict) -> None:
-        super().__init__(args)
-        self.info.update({"case": "lc" if args["lowercase"] else "mixed", "tok": args["tokenizer_signature"]})
-        self.info.update({"alpha": 0.25, "beta": 0.1, "nltk": version("nltk")})
+class MeanMetric(Metric):
+    """A sacrebleu metric that is the mean of a sentence score in [0, 1], times 100.
 
+    The statistics of a sentence are its score and 1, so that the same bootstrap and randomization apply.
 
-class RIBES(Metric):
-    """nltk's RIBES times 100, as a sacrebleu metric; sentences are tokenized as for BLEU.
-
-    The statistics of a segment are its score and 1, so that the corpus score is the mean over sentences, as in
-    ``nltk.translate.ribes_score.corpus_ribes``.
+    Args:
+        score: the score of a tokenized hypothesis and its references
+        tokenizer: sacrebleu's tokenizer, or None to split at white space
+        about: what the signature says about the metric
     """
 
-    _SIGNATURE_TYPE = RIBESSignature
-
-    def __init__(self, references: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False) -> None:
+    def __init__(
+        self,
+        score: Callable[[list[list[str]], list[str]], float],
+        references: Sequence[Sequence[str]],
+        lowercase: bool,
+        tokenizer: Callable[[str], str] | None,
+        about: Mapping[str, Any],
+    ) -> None:
         super().__init__()
-        self.lowercase = lowercase
-        bleu = BLEU(tokenize=tokenize)
-        self.tokenizer, self.tokenizer_signature = bleu.tokenizer, bleu.tokenizer_signature
+        self.score, self.lowercase, self.tokenizer = score, lowercase, tokenizer
+        self.about = {"case": "lc" if lowercase else "mixed", **about}
         self._ref_cache = self._cache_references(references)
 
+    def get_signature(self) -> Signature:
+        signature = super().get_signature()
+        signature.info.update(self.about)
+        return signature
+
     def _preprocess_segment(self, sent: str) -> str:
-        return self.tokenizer((sent.lower() if self.lowercase else sent).rstrip())
+        text = (sent.lower() if self.lowercase else sent).rstrip()
+        return text if self.tokenizer is None else self.tokenizer(text)
 
     def _extract_reference_info(self, refs: Sequence[str]) -> dict:
         return {"references": [ref.split() for ref in refs]}
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[float]:
-        return [100.0 * sentence_ribes(ref_kwargs["references"], hypothesis.split()), 1.0]
+        return [100.0 * self.score(ref_kwargs["references"], hypothesis.split()), 1.0]
 
     def _compute_score_from_stats(self, stats) -> Score:
-        return Score("RIBES", float(stats[0]) / float(stats[1]))
+        return Score("mean", float(stats[0]) / float(stats[1]))
 
     def _aggregate_and_compute(self, stats) -> Score:
         return self._compute_score_from_stats(np.asarray(stats, dtype=np.float64).sum(0))
-
-
-class ExactSignature(Signature):
-    def __init__(self, args: dict) -> None:
-        super().__init__(args)
-        self.info.update({"case": "lc" if args["lowercase"] else "mixed", "tok": "none"})
-
-
-class Exact(RIBES):
-    """The percentage of sentences that equal one of their references, ignoring white space."""
-
-    _SIGNATURE_TYPE = ExactSignature  # type: ignore[assignment]
-
-    def _preprocess_segment(self, sent: str) -> str:
-        return " ".join((sent.lower() if self.lowercase else sent).split())
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[float]:
-        return [100.0 * (hypothesis.split() in ref_kwargs["references"]), 1.0]
 
 
 class Scorer:
@@ -162,6 +149,7 @@ def _tokenizer_loaded(name: str) -> Iterator[None]:
 
 
 def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
+    """The metric, and that of single sentences if it differs."""
     if key in ("bleu", "bleu1", "bleu_char"):
         # force: no warning for text that looks tokenized, since the signature names the tokenizer
         options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
@@ -175,7 +163,16 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
         # By default sacrebleu lowercases, like TERCOM. A sentence without spaces would be one word.
         asian = tokenize in _WITHOUT_SPACES
         return TER(normalized=asian, asian_support=asian, references=references), None
-    return (Exact if key == "exact" else RIBES)(references, tokenize, lowercase), None
+    if key == "exact":  # the percentage of sentences that equal one of their references, ignoring white space
+        return MeanMetric(lambda refs, hyp: hyp in refs, references, lowercase, None, {"tok": "none"}), None
+    from nltk.translate.ribes_score import sentence_ribes  # here because it takes seconds
+
+    def ribes(refs: list[list[str]], hypothesis: list[str]) -> float:
+        return sentence_ribes(refs, hypothesis) if hypothesis else 0.0
+
+    bleu = BLEU(tokenize=tokenize)
+    about = {"tok": bleu.tokenizer_signature, "alpha": 0.25, "beta": 0.1, "nltk": version("nltk")}
+    return MeanMetric(ribes, references, lowercase, bleu.tokenizer, about), None
 
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
@@ -196,22 +193,16 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
         SyntaxDataError: the program does not exist, fails, or prints no score
     """
     with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, lines in [("system", hypotheses), *((f"reference{i}", ref) for i, ref in enumerate(references))]:
-            paths.append(os.path.join(folder, name))
-            Path(paths[-1]).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        paths = [os.path.join(folder, str(number)) for number in range(1 + len(references))]
+        for path, lines in zip(paths, [hypotheses, *references]):
+            Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
         try:
-            command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
-        except ValueError as error:
-            raise SyntaxDataError(f"no command: {program!r}: {error}") from error
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", None) or error
             raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", hint=shlex.join(command)) from error
-    # The score is the last number that it prints.
-    for line in reversed(done.stdout.splitlines()):
-        numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", line)
-        if numbers:
-            return float(numbers[-1])
-    raise SyntaxDataError(f"BEER printed no score: {done.stdout.strip()[:300]!r}", hint=shlex.join(command))
+    numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", printed)
+    if not numbers:
+        raise SyntaxDataError(f"BEER printed no score: {printed.strip()[:300]!r}", hint=shlex.join(command))
+    return float(numbers[-1])  # the score is the last number that it prints

@@ -117,13 +117,9 @@ class Property:
             # quartiles that occur as values; with few distinct values some coincide, so there are fewer intervals
             quartiles = np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf") if len(values) else []
             edges = tuple(float(edge) for edge in np.unique(quartiles))
-        result = []
-        for over, to in zip((None, *edges), (*edges, None)):
-            chosen = values > (-np.inf if over is None else over)
-            chosen &= values <= (np.inf if to is None else to)
-            if chosen.any():
-                result.append(Interval(over, to, np.flatnonzero(chosen)))
-        return result
+        places = np.searchsorted(edges, values)
+        bounds = (None, *edges, None)
+        return [Interval(bounds[k], bounds[k + 1], np.flatnonzero(places == k)) for k in np.unique(places)]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +16,17 @@ import numpy as np
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError, meant, quoted
-from fairseq_syntax.lab.scoring.by_length import by_length, length_table
-from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
+from fairseq_syntax.lab.scoring.by_property import by_length, by_syntax, length_table, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
-from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
+from fairseq_syntax.lab.scoring.shares import shares
 from fairseq_syntax.lab.scoring.significance import (
     LEAST_SENTENCES,
     SEED,
     Resampled,
+    enough_sentences,
     holm,
     randomization_test,
     seed_test,
@@ -39,7 +40,6 @@ __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "table
 
 FORMAT = 2  # the version of the report and of its computation
 DISTINCT = "distinct-1"
-KEYS = (*METRICS, DISTINCT_KEY)
 # The headers of the tests, by the keys of ``holm``.
 TESTS = {
     "bootstrap": "bootstrap",
@@ -60,11 +60,7 @@ class System:
 
 @dataclass
 class Options:
-    """What to compute; the fields are the options of ``fairseq-syntax score``.
-
-    Raises:
-        SyntaxDataError: a field has an invalid value
-    """
+    """What to compute; the fields are the options of ``fairseq-syntax score``."""
 
     metrics: Sequence[str] = USUAL
     tokenize: str = "13a"
@@ -74,19 +70,8 @@ class Options:
     by_length: int | None = None
     beer: str | None = None
     by: Sequence[Property] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        def check(right: bool, what: str, name: str) -> None:
-            if not right:
-                message = f"must be {what}, not {getattr(self, name)!r}"
-                raise SyntaxDataError(message, option="--" + name.replace("_", "-"))
-
-        chosen = not isinstance(self.metrics, str) and bool(self.metrics) and {*self.metrics} <= {*KEYS}
-        check(chosen, f"a list of {', '.join(KEYS)}", "metrics")
-        # one draw has no standard deviation
-        check(self.resamples == 0 or self.resamples >= 2, "0 or at least 2", "resamples")
-        check(self.trials >= 0, "at least 0", "trials")
-        check(self.by_length is None or self.by_length >= 1, "at least 1", "by_length")
+    controls: Sequence[str] = ()
+    controls_by: Sequence[Property] = field(default_factory=list)
 
 
 def read_system(text: str) -> System:
@@ -109,13 +94,16 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
     others = [(line, text) for line, text in zip(parses, sources or ()) if not is_parse_of(line, text)]
     if len(others) > len(parses) / 2:
         line, text = others[0]
-        raise SyntaxDataError(
-            f"is the parse of other sentences: it says {quoted(text_of(line))}, and the source {quoted(text)}",
-            path=path,
-            line=line.file_line,
-            hint=why_other(line, text),
-        )
+        message = f"is the parse of other sentences: it says {quoted(text_of(line))}, and the source {quoted(text)}"
+        raise SyntaxDataError(message, path=path, line=line.file_line, hint=why_other(line, text))
     return parses
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise SyntaxDataError if two systems have the same name, because one would be lost."""
+    for name in names:
+        if names.count(name) > 1:
+            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
 
 
 def evaluate(
@@ -128,7 +116,7 @@ def evaluate(
     sources: Sequence[str] | None = None,
     parses: Sequence[ParsedLine] | None = None,
     groups: Sequence[str] | None = None,
-) -> dict:
+) -> dict[str, Any]:
     """Score the systems, and test them against the baseline (default: the first system).
 
     The bootstrap (:class:`.significance.Resampled`) uses all seeds of both systems. The randomization test compares
@@ -139,7 +127,7 @@ def evaluate(
     Args:
         references: one list of sentences per reference translation
         sources: the source sentences; if given, ``by_length`` counts source tokens instead of the first reference's
-        parses: the parses of the source lines, for the properties in ``options.by``
+        parses: the parses of the source lines, for the properties in ``options``
         also_against: further systems with which the others are compared
         groups: the group of each sentence, such as its document, if the bootstrap should resample groups. Tests that
             assume independent sentences (randomization, t-test, KS) are then left out.
@@ -149,27 +137,30 @@ def evaluate(
         ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
         ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with the randomization test of each pair, ``t_test``,
         ``ks``, ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against``
-        (by baseline and system the same tests), ``by_length``, ``by_syntax``
+        (by baseline and system the same tests), ``by_length``, ``by_syntax``, ``shares``
 
     Raises:
         SyntaxDataError: line counts differ, a name occurs twice, or the baseline does not exist
     """
     names = [system.name for system in systems]
     check_names(names)
-    for name in (baseline, *also_against):
-        if name is not None and name not in names:
+    bases = list(dict.fromkeys([baseline or names[0], *also_against]))
+    for name in bases:
+        if name not in names:
             raise SyntaxDataError(f"no system is called {name}", hint=meant(name, names))
+    if options.resamples == 1:
+        raise SyntaxDataError("one draw has no standard deviation", option="--resamples", hint="0 or at least 2")
+    keys = [key for key in options.metrics if key != DISTINCT_KEY]
+    scorers = [Scorer(key, references, options.tokenize, options.lowercase) for key in keys]
     if options.by and parses is None:
         raise SyntaxDataError("a property of the parse needs the source's parse", option="--by", hint="give --conllu")
-    scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
     if options.by and not scorers:
         raise SyntaxDataError("none has scores of sentences to sort by a property of the parse", option="--metrics")
-    counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
-    counts += [(run.path, len(run)) for system in systems for run in system.runs]
-    for what, lines in (("the source", sources), ("the parse", parses), ("the groups", groups)):
-        counts += [] if lines is None else [(what, len(lines))]
-    sentences = check_parallel(counts)
-    report: dict = {"format": FORMAT, "sentences": sentences, "references": len(references)}
+    files = [(f"reference {i + 1}", lines) for i, lines in enumerate(references)]
+    files += [(run.path, run.lines) for system in systems for run in system.runs]
+    others = {"the source": sources, "the parse": parses, "the groups": groups}
+    counts = [(name, len(lines)) for name, lines in (*files, *others.items()) if lines is not None]
+    report: dict[str, Any] = {"format": FORMAT, "sentences": check_parallel(counts), "references": len(references)}
     if groups is not None:
         report["groups"] = len(set(groups))
     bar = progress(systems, of="scores", unit="systems")
@@ -181,7 +172,6 @@ def evaluate(
         report["signatures"]["BEER"] = f"program:{options.beer}"
     runs = {system.name: [run.lines for run in system.runs] for system in systems}
     if len(systems) > 1:
-        bases = list(dict.fromkeys([baseline or names[0], *also_against]))
         tests = _tests(scorers, runs, bases, options, groups)
         report["baseline"] = bases[0]
         for entry in report["systems"]:
@@ -191,34 +181,19 @@ def evaluate(
             report["also_against"] = {base: tests[base] for base in bases[1:]}
     if options.by_length:
         report["by_length"] = by_length(
-            runs,
-            references,
-            options.by_length,
-            sources,
-            tokenize=options.tokenize,
-            lowercase=options.lowercase,
+            runs, references, options.by_length, sources, tokenize=options.tokenize, lowercase=options.lowercase
         )
     if options.by and parses is not None:
         report["by_syntax"] = by_syntax(
-            runs,
-            scorers,
-            parses,
-            options.by,
-            baseline=report.get("baseline", names[0]),
-            resamples=options.resamples,
-            groups=groups,
+            runs, scorers, parses, options.by, baseline=bases[0], resamples=options.resamples, groups=groups
         )
+    if options.controls:
+        by = options.controls_by
+        report["shares"] = shares(scorers, runs, bases[0], options.controls, parses or [], by, groups)
     return report
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise SyntaxDataError if two systems have the same name, because one would be lost."""
-    for name in names:
-        if names.count(name) > 1:
-            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
-
-
-def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict:
+def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for run in system.runs:
         scores = {scorer.name: scorer.corpus(run.lines) for scorer in scorers}
@@ -246,100 +221,87 @@ def _tests(
 ) -> dict[str, dict[str, dict[str, dict]]]:
     """The tests by baseline, system and metric, with ``holm`` over the comparisons (one per system) of a metric."""
     tests: dict[str, dict[str, dict]] = {base: {name: {} for name in runs if name != base} for base in bases}
-    independent = len(next(iter(runs.values()))[0]) if groups is None else len(set(groups))
-    enough = independent >= LEAST_SENTENCES
+    enough = enough_sentences(range(len(next(iter(runs.values()))[0])), groups)
+    over = "sentences" if groups is None else "groups"
+    signature = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
     with progress(total=len(bases) * (len(runs) - 1) * len(scorers), of="tests", unit="tests") as bar:
         for scorer in scorers:
-            resampled = None
-            if enough and options.resamples:
-                resampled = Resampled(scorer, runs, options.resamples, groups=groups)
+            resampled = Resampled(scorer, runs, options.resamples if enough else 0, groups=groups)
             for base, others in tests.items():
+                family = []
                 for name, of_metrics in others.items():
-                    trials = options.trials if enough else 0
-                    of_metrics[scorer.name] = one = _test(scorer, runs[name], runs[base], trials, groups)
-                    if resampled is not None:
-                        difference = resampled.difference(name, base)
-                        over = "sentences" if groups is None else "groups"
-                        signature = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
-                        one["bootstrap"] = {key: getattr(difference, key) for key in ("low", "high", "p")}
-                        one["bootstrap"]["signature"] = signature
-                        one["detectable"] = difference.detectable
+                    one: dict[str, Any] = {"difference": resampled.score[name] - resampled.score[base]}
+                    one["seeds"] = seed_test(resampled.of_seeds[base], resampled.of_seeds[name])
+                    one["runs"] = [{} for _ in runs[name]]
+                    if groups is None:  # these tests know no groups
+                        if enough and options.trials:
+                            for run, ours, theirs in zip(one["runs"], runs[name], itertools.cycle(runs[base])):
+                                run["randomization"] = randomization_test(scorer, theirs, ours, options.trials)
+                        both = (np.mean([scorer.sentences(run) for run in runs[each]], axis=0) for each in (base, name))
+                        one |= sentence_tests(*both)
+                    if resampled.scores:
+                        found = resampled.difference(name, base)
+                        one["bootstrap"] = {"low": found.low, "high": found.high, "p": found.p, "signature": signature}
+                        one["detectable"] = found.detectable
+                    of_metrics[scorer.name] = one
+                    family.append(one)
                     bar.update()
-                family = [of_metrics[scorer.name] for of_metrics in others.values()]
-                raw = [_p_values(one) for one in family]
-                for one in family:
-                    one["holm"] = {}
-                for test in TESTS:
-                    # A test without a result, such as that over seeds with a single seed, is not a comparison.
-                    having = [i for i, values in enumerate(raw) if test in values]
-                    for i, adjusted in zip(having, holm([raw[i][test] for i in having])):
-                        family[i]["holm"][test] = adjusted
+                _correct(family)
     return tests
 
 
-def _test(
-    scorer: Scorer,
-    system: Sequence[Sequence[str]],
-    base: Sequence[Sequence[str]],
-    trials: int,
-    groups: Sequence[str] | None,
-) -> dict:
-    """The difference between a system and the baseline, and all tests except the bootstrap."""
-    ours, theirs = ([scorer.corpus(lines) for lines in runs] for runs in (system, base))
-    tests: dict = {"difference": float(np.mean(ours) - np.mean(theirs)), "seeds": seed_test(theirs, ours)}
-    tests["runs"] = [
-        {"randomization": randomization_test(scorer, before, lines, trials)} if trials and groups is None else {}
-        for lines, before in zip(system, itertools.cycle(base))
-    ]
-    if groups is None:
-        means = [np.mean([scorer.sentences(lines) for lines in runs], axis=0) for runs in (base, system)]
-        tests |= sentence_tests(*means)
-    return tests
+def _correct(family: Sequence[dict[str, Any]]) -> None:
+    """Add ``holm``, the corrected p value of each test; for tests of pairs of runs, the largest."""
+    raw = []
+    for one in family:
+        p = {name: one[name] for name in ("t_test", "ks", "seeds") if one.get(name) is not None}
+        if "bootstrap" in one:
+            p["bootstrap"] = one["bootstrap"]["p"]
+        if "randomization" in one["runs"][0]:
+            p["randomization"] = max(run["randomization"]["p"] for run in one["runs"])
+        raw.append(p)
+        one["holm"] = {}
+    for test in TESTS:
+        # A test without a result, such as that over seeds with a single seed, is not a comparison.
+        having = [(one, p[test]) for one, p in zip(family, raw) if test in p]
+        for (one, _), adjusted in zip(having, holm([p for _, p in having])):
+            one["holm"][test] = adjusted
 
 
-def _p_values(tests: dict) -> dict[str, float]:
-    """The p value of each test; for tests of pairs of runs, the largest."""
-    p_values = {name: tests[name] for name in ("t_test", "ks", "seeds") if tests.get(name) is not None}
-    if "bootstrap" in tests:
-        p_values["bootstrap"] = tests["bootstrap"]["p"]
-    if "randomization" in tests["runs"][0]:
-        p_values["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
-    return p_values
+# ------------------------------------------------------------------------------------------------------------ tables
 
 
-def tables(report: dict) -> list[Table]:
+def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
-    result = [_score_table(report)]
-    if "baseline" in report:
+    names = [system["name"] for system in report["systems"]]  # stored reports sort other scores by name
+    baseline = report.get("baseline")
+    yield _score_table(report)
+    if baseline is not None:
         tested = {system["name"]: system["tests"] for system in report["systems"] if "tests" in system}
-        for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
-            result.append(_test_table(report, base, of))
+        for base, of in {baseline: tested, **report.get("also_against", {})}.items():
+            yield _test_table(report, base, of)
     if "by_length" in report:
-        names = [system["name"] for system in report["systems"]]  # stored reports sort the scores by name
-        result.append(length_table(report["by_length"], names, report["sentences"], report.get("baseline")))
+        yield length_table(report["by_length"], names, report["sentences"], baseline)
     if "by_syntax" in report:
-        result += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
-    return result
+        yield from syntax_tables(report["by_syntax"], baseline or names[0])
 
 
-def _score_table(report: dict) -> Table:
-    metrics = list(report["systems"][0]["mean"])
-    seeds = any(len(system["runs"]) > 1 for system in report["systems"])
+def _score_table(report: Mapping[str, Any]) -> Table:
+    several = any(len(system["runs"]) > 1 for system in report["systems"])
     rows = []
     for system in report["systems"]:
-        row = [system["name"]] + ([str(len(system["runs"]))] if seeds else [])
-        for metric in metrics:
-            digits = 3 if metric in (DISTINCT, "BEER") else 2
-            row.append(over_seeds(system["mean"][metric], system["sd"][metric], digits))
+        row = [system["name"]] + ([str(len(system["runs"]))] if several else [])
+        for metric, mean in system["mean"].items():
+            row.append(over_seeds(mean, system["sd"][metric], 3 if metric in (DISTINCT, "BEER") else 2))
         rows.append(row)
-    header = ["system"] + (["seeds"] if seeds else []) + metrics
-    notes = ["mean ± standard deviation over the seeds"] if seeds else []
+    header = ["system", *(["seeds"] if several else []), *report["systems"][0]["mean"]]
+    notes = ["mean ± standard deviation over the seeds"] if several else []
     notes += [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
     in_groups = f" in {report['groups']} groups" if "groups" in report else ""
     return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)
 
 
-def _test_table(report: dict, baseline: str, tested: dict[str, dict]) -> Table:
+def _test_table(report: Mapping[str, Any], baseline: str, tested: Mapping[str, Mapping[str, Any]]) -> Table:
     entries = [(name, metric, tests) for name, of in tested.items() for metric, tests in of.items()]
     present = [name for name in TESTS if any(name in tests["holm"] for _, _, tests in entries)]
     detectable = any("detectable" in tests for _, _, tests in entries)
@@ -349,9 +311,8 @@ def _test_table(report: dict, baseline: str, tested: dict[str, dict]) -> Table:
         cells = [p_value(tests["holm"].get(name)) for name in present]
         rows.append([system, metric, f"{tests['difference']:+.2f}", *power, *cells])
     header = ["system", "metric", "difference"] + (["MDD"] if detectable else []) + [TESTS[name] for name in present]
-    notes = ["p of each test; * below 0.05"]
-    if len(tested) > 1:
-        notes = [f"p of each test, with Holm's correction for the {len(tested)} comparisons of a metric; * below 0.05"]
+    holm_of = f", with Holm's correction for the {len(tested)} comparisons of a metric" if len(tested) > 1 else ""
+    notes = [f"p of each test{holm_of}; * below 0.05"]
     if detectable:
         notes.append("MDD: the minimal detectable difference, found at the 5% level with a probability of 80%")
     if "bootstrap" in present:

@@ -44,32 +44,26 @@ def sentence_tests(baseline: np.ndarray, system: np.ndarray) -> dict[str, float 
     """The LDD paper's two tests over the sentence scores [N] of the same N sentences.
 
     Returns:
-        ``t_test``: p of the paired two-sided t-test (``scipy.stats.ttest_rel``); 1 if no sentence differs, None for a
-            single sentence that differs
-        ``ks``: p of the two-sample Kolmogorov-Smirnov test (``scipy.stats.ks_2samp``)
+        ``t_test``: p of the paired two-sided t-test; 1 if no sentence differs, None for a single sentence that differs
+        ``ks``: p of the two-sample Kolmogorov-Smirnov test
     """
     from scipy import stats  # imported here and below because it takes seconds
 
-    difference = np.asarray(system) - np.asarray(baseline)
-    t_test: float | None = None
-    if not difference.any():
-        t_test = 1.0
-    elif len(difference) > 1:
+    t_test = None if (system != baseline).any() else 1.0
+    if t_test is None and len(system) > 1:
         with warnings.catch_warnings():  # SciPy warns if all sentences differ by the same amount; p is then nearly 0
             warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
             t_test = float(stats.ttest_rel(system, baseline).pvalue)
     return {"t_test": t_test, "ks": float(stats.ks_2samp(system, baseline).pvalue)}
 
 
-def seed_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
-    """p of Welch's two-sided t-test (``scipy.stats.ttest_ind``) over the corpus scores of each system's seeds.
+def seed_test(baseline: Sequence[float] | np.ndarray, system: Sequence[float] | np.ndarray) -> float | None:
+    """p of Welch's two-sided t-test over the corpus scores of each system's seeds.
 
     None if either system has fewer than two seeds, or if neither system's seeds differ, so that their variance is
     unknown.
     """
-    if min(len(baseline), len(system)) < 2:
-        return None
-    if np.ptp(baseline) == 0 and np.ptp(system) == 0:
+    if min(len(baseline), len(system)) < 2 or np.ptp(baseline) == np.ptp(system) == 0:
         return None
     from scipy import stats
 
@@ -101,14 +95,18 @@ class Difference:
         further = int((np.abs(drawn - drawn.mean()) > abs(difference)).sum())
         # if no sentence differs, no draw differs, and none would be counted
         p = 1.0 if not drawn.any() and difference == 0 else (further + 1) / (len(drawn) + 1)
-        low, high = bounds(drawn)
-        return cls(difference, low, high, p, POWER * float(drawn.std(ddof=1)))
+        return cls(difference, *bounds(drawn), p, POWER * float(drawn.std(ddof=1)))
 
 
 def bounds(drawn: np.ndarray) -> tuple[float, float]:
     """The bounds of the middle 95 % of the draws [R], some of which may be infinite."""
     low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")
     return float(low), float(high)
+
+
+def enough_sentences(lines: Sequence[int], groups: Sequence[Hashable] | None = None) -> bool:
+    """Whether there are enough independent sentences, or groups of them, for a test."""
+    return len(lines if groups is None else {groups[line] for line in lines}) >= LEAST_SENTENCES
 
 
 class Resampled:
@@ -135,17 +133,16 @@ class Resampled:
     The draws of a system depend on its name but not on the other systems.
 
     Args:
-        scorer: the metric and the references
         runs: for each system, the translations of each seed
-        draws: the number of draws
+        draws: the number of draws; 0 for the scores on the data alone
         seed: the seed of the random numbers
         subset: the 0-based indices of the sentences to score (default: all)
         groups: the group of each sentence, in the subset or not (default: one group per sentence)
 
     Attributes:
+        of_seeds: for each system, the score of each seed, float64 [seeds]
         score: for each system, the mean over its seeds
         scores: for each system, its scores in the draws, float64 [draws]
-        seeds: for each system, the number of seeds
         variances: for each system with several seeds, the variance of the seeds' scores, and the part of it that the
             sentences explain
     """
@@ -160,23 +157,22 @@ class Resampled:
         subset: Sequence[int] | None = None,
         groups: Sequence[Hashable] | None = None,
     ) -> None:
-        self.score: dict[str, float] = {}
+        self.of_seeds = {name: np.array([scorer.corpus(lines, subset) for lines in of]) for name, of in runs.items()}
+        self.score = {name: float(whole.mean()) for name, whole in self.of_seeds.items()}
         self.scores: dict[str, np.ndarray] = {}
-        self.seeds: dict[str, int] = {}
         self.variances: dict[str, tuple[float, float]] = {}
-        for system, translations in runs.items():
-            whole = np.array([scorer.corpus(lines, subset) for lines in translations])
-            drawn = _draws(scorer, translations, draws, seed, subset, groups)  # [seeds, draws]
-            self.score[system], self.scores[system] = float(whole.mean()), drawn.mean(0)
-            self.seeds[system] = n = len(whole)
+        for name, whole in self.of_seeds.items() if draws else ():
+            drawn = _draws(scorer, runs[name], draws, seed, subset, groups)  # [seeds, draws]
+            self.scores[name] = drawn.mean(0)
+            n = len(whole)
             if n > 1:
                 # After subtracting the mean of n seeds, (n - 1) / n of a seed's variance remains.
                 of_sentences = float((drawn - drawn.mean(0)).var(axis=1, ddof=1).mean() * n / (n - 1))
-                self.variances[system] = variance, _ = float(whole.var(ddof=1)), of_sentences
+                self.variances[name] = variance, _ = float(whole.var(ddof=1)), of_sentences
                 if variance > of_sentences:
-                    rng = np.random.default_rng([seed, *system.encode()])
+                    rng = np.random.default_rng([seed, *name.encode()])
                     others = whole[rng.integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
-                    self.scores[system] += math.sqrt(1 - of_sentences / variance) * others
+                    self.scores[name] += math.sqrt(1 - of_sentences / variance) * others
 
     def seed_spread(self) -> float | None:
         """The standard deviation, over all systems, of seed effects that do not depend on the sentences.
@@ -184,7 +180,7 @@ class Resampled:
         The unit is the standard deviation that the sentences explain. None if no system has several seeds, or if no
         seeds differ.
         """
-        weights = {system: self.seeds[system] - 1 for system in self.variances}
+        weights = {system: len(self.of_seeds[system]) - 1 for system in self.variances}
         variance = sum(weights[system] * self.variances[system][0] for system in weights)
         of_sentences = sum(weights[system] * self.variances[system][1] for system in weights)
         return math.sqrt(max(0.0, variance / of_sentences - 1)) if of_sentences else None
@@ -204,28 +200,19 @@ def _draws(
 ) -> np.ndarray:
     """Corpus scores [seeds, draws] of the runs on resampled sentences, which depend only on the arguments."""
     statistics = [np.asarray(scorer.statistics(lines), dtype=np.float64) for lines in runs]
-    numbers = list(range(len(statistics[0])) if subset is None else subset)
-    group_of = group_numbers(numbers if groups is None else [groups[number] for number in numbers])
-    sums = [_sums_by_group(one[numbers], group_of) for one in statistics]
+    lines = list(range(len(statistics[0])) if subset is None else subset)
+    # groups are numbered by first occurrence
+    number_of: dict[Hashable, int] = {}
+    group_of = [number_of.setdefault(line if groups is None else groups[line], len(number_of)) for line in lines]
+    sums = [np.zeros((len(number_of), one.shape[1])) for one in statistics]  # [groups, K]
+    for of_groups, one in zip(sums, statistics):
+        np.add.at(of_groups, group_of, one[lines])
     blocks = [
         # [draws in the block, groups] @ [groups, K]: the summed statistics of each draw
         [[scorer.of_sums(drawn) for drawn in counts @ one] for one in sums]
-        for counts in _counts(len(sums[0]), draws, seed)
+        for counts in _counts(len(number_of), draws, seed)
     ]
     return np.concatenate([np.array(block) for block in blocks], axis=1)
-
-
-def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
-    """The group number of each line, int64 [N], numbered by first occurrence."""
-    number_of: dict[Hashable, int] = {}
-    return np.array([number_of.setdefault(group, len(number_of)) for group in groups], dtype=np.int64)
-
-
-def _sums_by_group(statistics: np.ndarray, group_of: np.ndarray) -> np.ndarray:
-    """Sum the sentences' statistics [N, K] over each group; float64 [groups, K]."""
-    sums = np.zeros((int(group_of.max(initial=-1)) + 1, statistics.shape[1]))
-    np.add.at(sums, group_of, statistics)
-    return sums
 
 
 def _counts(groups: int, draws: int, seed: int) -> Iterator[np.ndarray]:
@@ -249,3 +236,9 @@ def holm(p: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(order) - rank) * p[i]))
         adjusted[i] = least
     return adjusted
+
+
+def correct(tests: Sequence[dict[str, Any]]) -> None:
+    """Add to each test of a family, whose value is ``p``, Holm's ``p_holm``."""
+    for test, adjusted in zip(tests, holm([test["p"] for test in tests])):
+        test["p_holm"] = adjusted

@@ -1,0 +1,208 @@
+"""Scores in the intervals of a property of the sentences, to show where a system gains.
+
+Each interval is scored as a test set of its own. The results and their tables are those of ``fairseq-syntax score``:
+``by_length``, ``by_syntax``, and the part ``by`` of ``shares``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics import BLEU
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.properties import Property, interval_label
+from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
+from fairseq_syntax.lab.scoring.tables import Table, corrected, number, p_value
+from fairseq_syntax.runtime.console import progress
+
+logger = logging.getLogger(__name__)
+Runs = Mapping[str, Sequence[Sequence[str]]]  # for each system, the translations of each seed
+
+
+def by_length(
+    runs: Runs,
+    references: Sequence[Sequence[str]],
+    width: int,
+    sources: Sequence[str] | None = None,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, Any]:
+    """Corpus BLEU of the sentences in each interval of length, (0, w], (w, 2w], …, as in the papers' figures.
+
+    The length is the number of tokens of the source, if given, otherwise of the first reference, by BLEU's tokenizer.
+
+    Args:
+        runs: the systems' translations; scores are averaged over seeds
+        width: w, in tokens
+
+    Returns:
+        ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;
+        empty intervals are left out
+    """
+    scorer = Scorer("bleu", references, tokenize, lowercase)
+    tokenizer = BLEU(tokenize=tokenize).tokenizer
+    lengths = np.array([len(tokenizer(line).split()) for line in (references[0] if sources is None else sources)])
+    # An empty line belongs to no interval; it is counted in the first.
+    bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
+    buckets = []
+    for k in np.unique(bucket).tolist():
+        chosen = np.flatnonzero(bucket == k).tolist()
+        scores = Resampled(scorer, runs, 0, subset=chosen).score
+        buckets.append({"over": k * width, "to": (k + 1) * width, "sentences": len(chosen), "BLEU": scores})
+    return {"of": "reference" if sources is None else "source", "width": width, "buckets": buckets}
+
+
+def by_property(
+    parses: Sequence[ParsedLine], properties: Sequence[Property], measure: Callable[[list[int]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What ``measure`` returns for the sentences, by their numbers, of each interval of each property.
+
+    Args:
+        parses: the parses of the source lines
+
+    Returns:
+        for each property ``{"property", "intervals"}``, and for each interval what was measured and ``{"over", "to",
+        "sentences", "mean"}``: its lower (exclusive) and upper (inclusive) bound, and the mean of the property
+    """
+    parts = []
+    for prop in properties:
+        values = prop.values(parses)
+        # Any string may be a label or tag, so a misspelt one is not an error but matches no word.
+        if "=" in prop.name and not values.any():
+            logger.warning("--by %s: no word of these sentences has it", prop.name)
+        intervals = []
+        for one in progress(prop.intervals(values), of=f"by {prop.name}", unit="intervals"):
+            about = {"over": one.over, "to": one.to, "sentences": len(one.lines)}
+            about["mean"] = float(values[one.lines].mean())
+            intervals.append(about | measure(one.lines.tolist()))
+        parts.append({"property": prop.name, "intervals": intervals})
+    return parts
+
+
+def by_syntax(
+    runs: Runs,
+    scorers: Sequence[Scorer],
+    parses: Sequence[ParsedLine],
+    properties: Sequence[Property],
+    *,
+    baseline: str,
+    resamples: int = 1000,
+    groups: Sequence[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Scores in the intervals of each property, and tests against the baseline.
+
+    Args:
+        resamples: the number of bootstrap samples over sentences and seeds (:class:`.significance.Resampled`). With 0,
+            or fewer than :data:`.significance.LEAST_SENTENCES` sentences, there are no confidence intervals and tests.
+        groups: the group of each line, if the bootstrap should resample groups
+
+    Returns:
+        as :func:`by_property`, with ``scores[metric][system]``: ``score``, ``low`` and ``high`` (95 %); and
+        ``differences[metric][system]``: the fields of :class:`.significance.Difference` and ``p_holm``. Holm's family
+        is all systems and intervals of one property and metric.
+    """
+
+    def measure(lines: list[int]) -> dict[str, Any]:
+        scores: dict[str, dict[str, Any]] = {}
+        differences: dict[str, dict[str, Any]] = {}
+        draws = resamples if enough_sentences(lines, groups) else 0
+        for scorer in scorers:
+            resampled = Resampled(scorer, runs, draws, subset=lines, groups=groups)
+            scores[scorer.name] = of = {name: {"score": score} for name, score in resampled.score.items()}
+            for name, drawn in resampled.scores.items():
+                of[name] |= dict(zip(("low", "high"), bounds(drawn)))
+            differences[scorer.name] = {
+                name: dict(vars(resampled.difference(name, baseline)))
+                if draws
+                else {"difference": of[name]["score"] - of[baseline]["score"]}
+                for name in of
+                if name != baseline
+            }
+        return {"scores": scores, "differences": differences}
+
+    parts = by_property(parses, properties, measure)
+    for part in parts:
+        for scorer in scorers:
+            correct([one for _, _, one in _tested(part, scorer.name)])
+    return parts
+
+
+def _tested(part: Mapping[str, Any], metric: str) -> list[tuple[Mapping[str, Any], str, dict[str, Any]]]:
+    """The tests of a property: interval, system and difference."""
+    return [
+        (interval, name, one)
+        for interval in part["intervals"]
+        for name, one in interval["differences"][metric].items()
+        if "p" in one
+    ]
+
+
+def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str) -> list[Table]:
+    """For each property and metric, a table of scores and, for several systems, one of differences."""
+    return [
+        table
+        for part in parts
+        for metric in part["intervals"][0]["scores"]
+        for table in _syntax_tables(part, metric, baseline)
+    ]
+
+
+def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str) -> list[Table]:
+    name, intervals = part["property"], part["intervals"]
+    systems = list(intervals[0]["scores"][metric])
+    tested = len(_tested(part, metric))
+    rows: list[list[str]] = []
+    differences: list[list[str]] = []
+    for entry in intervals:
+        label, scores = interval_label(name, entry["over"], entry["to"]), entry["scores"][metric]
+        rows.append([label, str(entry["sentences"]), *(_with_interval(scores[one], "score") for one in systems)])
+        for system, one in entry["differences"][metric].items():
+            differences.append([label, system, _with_interval(one, "difference", "+")])
+            if tested:
+                p, adjusted = p_value(one.get("p"), star=False), p_value(one.get("p_holm"))
+                differences[-1] += [number(one.get("detectable")), p, adjusted]
+    resampled = sum("low" in entry["scores"][metric][systems[0]] for entry in intervals)
+    notes = ["in brackets: 95 % bootstrap intervals"] if resampled else []
+    if 0 < resampled < len(intervals):
+        notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} sentences")
+    tables = [Table(f"{metric} by {name}", [name, "sentences", *systems], rows, notes)]
+    if differences:
+        header = [name, "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
+        notes = [
+            "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
+            "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
+        ]
+        title = f"{metric} by {name}, against {baseline}"
+        tables.append(Table(title, header, differences, notes if tested else []))
+    return tables
+
+
+def _with_interval(entry: Mapping[str, float], key: str, sign: str = "") -> str:
+    text = f"{entry[key]:{sign}.2f}"
+    return f"{text} [{entry['low']:{sign}.2f}, {entry['high']:{sign}.2f}]" if "low" in entry else text
+
+
+def length_table(table: Mapping[str, Any], names: Sequence[str], sentences: int, baseline: str | None) -> Table:
+    """The result of :func:`by_length` as a table, with gains over the baseline in brackets (Figure 2 of PASCAL).
+
+    Args:
+        names: the names of the systems, in the order of the columns
+        sentences: the total number of sentences
+    """
+    rows = []
+    for bucket in table["buckets"]:
+        share = 100 * bucket["sentences"] / sentences
+        row = [f"({bucket['over']}, {bucket['to']}]", str(bucket["sentences"]), f"{share:.1f}%"]
+        for name in names:
+            score = bucket["BLEU"][name]
+            gain = "" if baseline in (None, name) else f" ({score - bucket['BLEU'][baseline]:+.1f})"
+            row.append(number(score, 1) + gain)
+        rows.append(row)
+    notes = [] if baseline is None else [f"in brackets the gain over {baseline}"]
+    return Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", "share", *names], rows, notes)
