@@ -10,13 +10,12 @@ import statistics
 from pathlib import Path
 
 from fairseq_syntax.lab.recipes.hardware import described
-from fairseq_syntax.lab.recipes.layout import Table
+from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import main_table
 from fairseq_syntax.lab.recipes.running import Work
-from fairseq_syntax.lab.scoring import tables
-from fairseq_syntax.lab.scoring.tables import number, over_seeds
+from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open
 
 HERE = Path(__file__).resolve().parent
@@ -42,8 +41,8 @@ def section(name: str) -> str:
     """The table of a recipe's corpus."""
     path = HERE / "table" / f"{name}.yaml"
     work = Work(Plan(load(path), path))
-    results, test = work.results(), Table("test")
-    hard = Table("test", lines="ambiguous")
+    results, test = work.results(), Scored("test")
+    hard = Scored("test", lines="ambiguous")
     means = {system["name"]: system["mean"] for system in results.reports[test]["systems"]}
     share = results.reports[hard]["sentences"] / results.reports[test]["sentences"]
     table = main_table(work.plan, results, [hard])
@@ -72,7 +71,7 @@ def section(name: str) -> str:
         rows.append([*row, number(rest, 1), number(means[system]["BLEU"], 1), uas, f"{seconds:.0f} s"])
     notes = [*table.notes, *(f"best possible: {one.note}" for one in work.plan.recipe.published)]
     notes += [described(dict(one)) for one in results.environments]
-    made = tables.Table(f"{results.reports[hard]['sentences']} ambiguous sentences", header, rows, notes)
+    made = Table(f"{results.reports[hard]['sentences']} ambiguous sentences", header, rows, notes)
     return f"## {name}\n\n{work.plan.recipe.about}\n\n{made.render('markdown')}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.lab.recipes.layout import Table
+from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, main_table, pictures, published, write_report
 from fairseq_syntax.lab.recipes.schema import Recipe
@@ -41,7 +41,7 @@ def scored(base: float, dlaa: float, **more) -> dict:
 
 @pytest.fixture
 def results() -> Results:
-    return Results({Table("short"): scored(4.0, 5.0), Table("long"): scored(1.0, 2.5)}, {})
+    return Results({Scored("short"): scored(4.0, 5.0), Scored("long"): scored(1.0, 2.5)}, {})
 
 
 def test_means_are_of_all_tests(results, tmp_path):
@@ -50,8 +50,8 @@ def test_means_are_of_all_tests(results, tmp_path):
     by_name = {row[0]: row for row in table.rows}
     mean = table.header.index("mean of the tests")
     assert by_name["base"][mean] == "2.50" and by_name["DLAA"][mean] == "3.75"
-    lone = Results({Table("short"): results.reports[Table("short")], Table("long"): scored(1.0, 2.0)}, {})
-    lone.reports[Table("long")]["systems"].pop()
+    lone = Results({Scored("short"): results.reports[Scored("short")], Scored("long"): scored(1.0, 2.0)}, {})
+    lone.reports[Scored("long")]["systems"].pop()
     rows = {row[0]: row for row in main_table(plan, lone, list(lone.reports)).rows}
     assert rows["DLAA"][mean] == "–", "no mean of a part of the tests"
 
@@ -76,7 +76,7 @@ def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
 def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):
     buckets = [{"over": 0, "to": 10, "sentences": 4, "BLEU": {"base": 1.0, "DLAA": 2.0}}]
     table = {"of": "source", "width": 10, "buckets": buckets}
-    results = Results({Table("short"): scored(1.0, 2.0, by_length=table, baseline="base")}, {})
+    results = Results({Scored("short"): scored(1.0, 2.0, by_length=table, baseline="base")}, {})
     plan = Plan(recipe(by_length=10), tmp_path / "paper.yaml", tmp_path / "out")
     (section,) = pictures(plan, results)
     assert [Path(picture.path).exists() for picture in section.blocks] == [True, True]

@@ -44,7 +44,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Table:
+class Scored:
     """A test set to score: in one translation variant, all lines or some."""
 
     test: str
@@ -64,7 +64,6 @@ class Layout:
     """The runs and tables of a recipe, and the paths of its files.
 
     Args:
-        recipe: the validated recipe
         path: the file of the recipe
         folder: the result folder (default: the recipe's)
     """
@@ -91,11 +90,11 @@ class Layout:
             SyntaxDataError: a name or a seed is not in the recipe
         """
         for name in only or ():
-            if not any(name in (run.system, str(run)) for run in self.runs):
+            if name not in self.recipe.systems and name not in map(str, self.runs):
                 hint = meant(name, self.recipe.systems)
                 raise SyntaxDataError(f"no system or run is called {name}", path=self.path, hint=hint)
         for seed in seeds or ():
-            if not any(seed == run.seed for run in self.runs):
+            if seed not in self.recipe.seeds:
                 raise SyntaxDataError(f"no system has the seed {seed}", path=self.path)
         named = [run for run in self.runs if not only or run.system in only or str(run) in only]
         return [run for run in named if not seeds or run.seed in seeds]
@@ -105,10 +104,10 @@ class Layout:
         variants = {MAIN: Variant(), **self.recipe.translate.variants}
         return {name: one for name, one in variants.items() if one.systems is None or system in one.systems}
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[Scored]:
         """The tables to score."""
         variants = [MAIN, *self.recipe.translate.variants]
-        tables = [Table(test, variant) for variant in variants for test in self.tests]
+        tables = [Scored(test, variant) for variant in variants for test in self.tests]
         return tables + [replace(table, lines=lines) for lines in self.recipe.score.lines for table in tables]
 
     # ------------------------------------------------------------------------------------------------------ paths
@@ -125,8 +124,8 @@ class Layout:
 
     def sides(self) -> dict[str, ParseSide]:
         """The parsed languages."""
-        both = dict(zip(self.langs, (self.recipe.parse.source, self.recipe.parse.target)))
-        return {lang: side for lang, side in both.items() if side is not None}
+        sides = zip(self.langs, (self.recipe.parse.source, self.recipe.parse.target))
+        return {lang: side for lang, side in sides if side is not None}
 
     def parse(self, split: str, lang: str, control: str = "parse") -> Path:
         """The parse of a split, or its segmented control parse."""
@@ -139,10 +138,9 @@ class Layout:
 
     def dictionaries(self, control: str = "parse") -> list[Path]:
         """The files that all splits of the binarized data share: dictionaries and label inventories."""
-        dictionaries = [dictionary_path(self.bin(control), lang) for lang in self.langs]
-        return [
-            Path(path) for path in (*dictionaries, *(labels_path(self.bin(control), lang) for lang in self.sides()))
-        ]
+        paths = [dictionary_path(self.bin(control), lang) for lang in self.langs]
+        paths += [labels_path(self.bin(control), lang) for lang in self.sides()]
+        return [Path(path) for path in paths]
 
     def subset(self, split: str) -> str:
         """fairseq's name of a split; test sets are test, test1, …"""
@@ -162,20 +160,20 @@ class Layout:
         """The checkpoint that translates."""
         return self.model(run) / f"checkpoint_{self.recipe.translate.checkpoint}.pt"
 
-    def output(self, run: Run, table: Table) -> Path:
+    def output(self, run: Run, table: Scored) -> Path:
         """The file with a run's translations of all lines of a test set."""
         return self.folder / "outputs" / str(replace(table, lines="")) / f"{run.system}.{run.seed}.out"
 
-    def outputs(self, run: Run) -> dict[Table, Path]:
+    def outputs(self, run: Run) -> dict[Scored, Path]:
         """All files with a run's translations."""
-        tables = [Table(test, variant) for variant in self.variants(run.system) for test in self.tests]
+        tables = [Scored(test, variant) for variant in self.variants(run.system) for test in self.tests]
         return {table: self.output(run, table) for table in tables}
 
     def tree_scores(self, run: Run, test: str) -> Path:
         """The scores of a run's predicted trees for a test set, as JSON."""
         return self.folder / "scores" / "trees" / f"{test}.{run.system}.{run.seed}.json"
 
-    def score_file(self, table: Table) -> Path:
+    def score_file(self, table: Scored) -> Path:
         """The scores of a table, as JSON."""
         return self.folder / "scores" / f"{table}.json"
 

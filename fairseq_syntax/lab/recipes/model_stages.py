@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.lab.recipes.layout import Layout, Run, Table
+from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
 from fairseq_syntax.lab.recipes.schema import Variant
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
 from fairseq_syntax.lab.scoring.names import tokenizer_of
@@ -93,7 +93,7 @@ def tokenizer(layout: Layout) -> str:
     return layout.recipe.score.tokenize or tokenizer_of(layout.langs[1])
 
 
-def score(layout: Layout, table: Table, finished: Collection[Run]) -> Stage | None:
+def score(layout: Layout, table: Scored, finished: Collection[Run]) -> Stage | None:
     """The stage that scores all finished runs; None if there are none."""
     score, source = layout.recipe.score, layout.langs[0]
     variant = layout.recipe.translate.variants.get(table.variant, Variant())

@@ -12,9 +12,8 @@ from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import read
-from fairseq_syntax.lab.recipes.stages import Command
 
-_PARTS = ((), ("options",), ("size",), ("train",), ("translate",))
+_SECTIONS = (("train",), ("size",), ("translate",))
 
 
 def check_options(plan: Plan) -> None:
@@ -23,31 +22,11 @@ def check_options(plan: Plan) -> None:
     for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
         # The training and the first translation; the others only differ in test sets or variants.
         for stage in plan.of_run(run)[:2]:
-            if stage.commands[0].words[0] in ("fairseq-train", "fairseq-generate"):
-                _check(stage.commands[0], run, plan)
-
-
-def _check(command: Command, run: Run, plan: Plan) -> None:
-    """Raise SyntaxDataError, with the line of the recipe, for an option that the command does not accept."""
-    program = str(command.words[0])
-    refusal = _refusal(program, command.arguments()[3:])
-    if refusal is None:
-        return
-    message, known = refusal
-    # argparse prints: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
-    why, _, choices = message.strip().rpartition("error: ")[2].partition(" (choose from ")
-    where, line, hint = plan.path, None, None
-    places = read(plan.path).places
-    sections = [("train",), ("size",), ("translate",), *(("systems", run.system, *part) for part in _PARTS)]
-    for name in re.findall(r"--([\w-]+)", why):
-        for section in sections:
-            for key in (name, name.replace("-", "_")):
-                where, line = places.get((*section, key), (where, line))
-        wrong, right = name, known
-        if choices:
-            wrong, right = why.split("'")[-2], re.findall(r"[\w.+-]+", choices)
-        hint = meant(wrong, right) if wrong not in right else hint
-    raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)
+            program = str(stage.commands[0].words[0])
+            if program in ("fairseq-train", "fairseq-generate"):
+                refusal = _refusal(program, stage.commands[0].arguments()[3:])
+                if refusal is not None:
+                    raise _located(*refusal, program, run, plan)
 
 
 def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None:
@@ -67,3 +46,18 @@ def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None
     finally:
         logging.disable(before)
     return None
+
+
+def _located(message: str, known: list[str], program: str, run: Run, plan: Plan) -> SyntaxDataError:
+    """The error of a refusal, with the line of the recipe that has the option."""
+    # argparse prints: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
+    why, _, choices = message.strip().rpartition("error: ")[2].partition(" (choose from ")
+    where, line, hint = plan.path, None, None
+    places = read(plan.path).places
+    for name in re.findall(r"--([\w-]+)", why):
+        for section in (*_SECTIONS, *(("systems", run.system, *part) for part in ((), ("options",), *_SECTIONS))):
+            for key in (name, name.replace("-", "_")):
+                where, line = places.get((*section, key), (where, line))
+        wrong, right = (why.split("'")[-2], re.findall(r"[\w.+-]+", choices)) if choices else (name, known)
+        hint = hint if wrong in right else meant(wrong, right)
+    return SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

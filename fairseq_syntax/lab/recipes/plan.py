@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fairseq_syntax.lab.recipes import model_stages
 from fairseq_syntax.lab.recipes.data_stages import data_stages
-from fairseq_syntax.lab.recipes.layout import Layout, Run, Table
+from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
 from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
 from fairseq_syntax.lab.recipes.stages import KINDS, Command, Free, Stage
 from fairseq_syntax.runtime.files import fingerprint
@@ -33,7 +33,7 @@ class Plan(Layout):
             *model_stages.trees(self, run),
         ]
 
-    def score(self, table: Table, finished: Collection[Run]) -> Stage | None:
+    def score(self, table: Scored, finished: Collection[Run]) -> Stage | None:
         """The stage that scores all finished runs; None if there are none."""
         return model_stages.score(self, table, finished)
 
@@ -64,7 +64,7 @@ class Plan(Layout):
         more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
         return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
 
-    def score_key(self, table: Table) -> str:
+    def score_key(self, table: Scored) -> str:
         """A fingerprint of the settings on which stored scores depend, in addition to the runs."""
         told = {"values", "trees", "perplexity"}
         commands = [one.run for one in self.recipe.commands.values() if one.before == "score"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ class Document:
     """
 
     values: Any
-    places: dict[tuple[str, ...], tuple[Path, int | None]] = field(default_factory=dict)
+    places: dict[tuple[str, ...], tuple[Path, int | None]]
 
-    def place(self, keys: Sequence[str]) -> tuple[Path, int | None] | None:
-        """The file and line of a key, or of its closest known parent."""
+    def place(self, keys: Sequence[str], path: Path) -> tuple[Path, int | None]:
+        """The file and line of a key, or of its closest known parent; otherwise the given file."""
         above = (self.places.get(tuple(keys[:depth])) for depth in range(len(keys), 0, -1))
-        return next(filter(None, above), None)
+        return next(filter(None, above), (path, None))
 
 
 def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     document.values.setdefault("name", path.stem)
     systems = document.values.get("systems")
     if isinstance(systems, dict):
-        document.values["systems"] = {name: _system(systems, name, document) for name in systems}
+        document.values["systems"] = {name: _system(systems, name, document, path) for name in systems}
     try:
         return Recipe.model_validate(document.values)
     except ValidationError as error:
@@ -101,19 +101,20 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     return Document(_extended(base.values, document.values), {**base.places, **document.places})
 
 
-def _system(systems: dict[str, Any], name: str, document: Document, extending: tuple[str, ...] = ()) -> Any:
+def _system(systems: dict[str, Any], name: str, document: Document, path: Path, extending: tuple[str, ...] = ()) -> Any:
     """A system merged with the one it extends. Raises SyntaxDataError if that is missing, or for a cycle."""
     system = systems[name]
-    base_name = system.get("extends") if isinstance(system, dict) else None
-    if not isinstance(base_name, str):  # None, or an error that the schema reports
+    base = system.get("extends") if isinstance(system, dict) else None
+    if not isinstance(base, str):  # None, or an error that the schema reports
         return system
-    path, line = document.place(("systems", name, "extends")) or (None, None)
-    if base_name not in systems:
-        hint = meant(base_name, systems)
-        raise SyntaxDataError(f"systems.{name}: no system is called {base_name}", path=path, line=line, hint=hint)
-    if base_name in (*extending, name):
-        raise SyntaxDataError(f"systems.{name} extends {base_name}, which extends it", path=path, line=line)
-    return _extended(_system(systems, base_name, document, (*extending, name)), system, ("systems", name))
+    extending = (*extending, name)
+    if base not in systems or base in extending:
+        where, line = document.place(("systems", name, "extends"), path)
+        if base in extending:
+            raise SyntaxDataError(f"systems.{name} extends {base}, which extends it", path=where, line=line)
+        hint = meant(base, systems)
+        raise SyntaxDataError(f"systems.{name}: no system is called {base}", path=where, line=line, hint=hint)
+    return _extended(_system(systems, base, document, path, extending), system, ("systems", name))
 
 
 def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
@@ -170,7 +171,7 @@ def _as_data_error(problems: list[Any], document: Document, path: Path) -> Synta
         if (*keys, part) in document.places or problem["type"] == "missing":
             keys.append(part)
     keys += problem.get("ctx", {}).get("place", ())
-    where, line = document.place(keys) or (path, None)
+    where, line = document.place(keys, path)
     message = problem["msg"].removeprefix("Value error, ")
     message = f"{'.'.join(keys)}: {message[:1].lower()}{message[1:]}" if keys else message
     if isinstance(problem["input"], str):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import described
-from fairseq_syntax.lab.recipes.layout import MAIN, Run
-from fairseq_syntax.lab.recipes.layout import Table as Scored
+from fairseq_syntax.lab.recipes.layout import MAIN, Run, Scored
 from fairseq_syntax.lab.recipes.model_stages import tokenizer
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.schema import Published
@@ -69,10 +68,7 @@ class Section:
 
 
 def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
-    """Write report.md and report.html into the result folder.
-
-    Returns:
-        their paths
+    """Write report.md and report.html into the result folder, and the recipe's page, and return the first two paths.
 
     Raises:
         SyntaxDataError: there are no results
@@ -81,16 +77,15 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
         raise SyntaxDataError("there are no results yet", path=plan.folder, hint="run the recipe first")
     text = list(report(plan, results))
     sections = [*text, *pictures(plan, results)]
-    pages = plan.folder / "report.md", plan.folder / "report.html"
-    make_folder(plan.folder)
-    with atomic_open(pages[0]) as file:
-        file.write(as_markdown(plan, sections))
+    markdown, page = plan.folder / "report.md", plan.folder / "report.html"
+    pages = {markdown: as_markdown(plan, sections), page: as_html(plan, sections)}
     if plan.recipe.page:  # next to the recipe, without pictures, which are in the result folder
-        with atomic_open(plan.place(plan.recipe.page)) as file:
-            file.write(as_markdown(plan, text))
-    with atomic_open(pages[1]) as file:
-        file.write(as_html(plan, sections))
-    return pages
+        pages[plan.place(plan.recipe.page)] = as_markdown(plan, text)
+    make_folder(plan.folder)
+    for path, content in pages.items():
+        with atomic_open(path) as file:
+            file.write(content)
+    return markdown, page
 
 
 def report(plan: Plan, results: Results) -> Iterator[Section]:
@@ -99,14 +94,13 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     for variant in [MAIN, *recipe.translate.variants]:
         for lines in ["", *recipe.score.lines]:
             if scored := [table for table in results.reports if (table.variant, table.lines) == (variant, lines)]:
-                which = ", ".join(filter(None, [variant, lines]))
-                title = f"Scores: {which}" if which else "Scores"
+                title = ": ".join(filter(None, ["Scores", ", ".join(filter(None, [variant, lines]))]))
                 yield Section(title, [main_table(plan, results, scored)])
-    seeds = {
-        name: [str(run.seed) for run in plan.runs if run.system == name and run not in results.facts]
-        for name in recipe.systems
-    }
-    if missing := [f"{name} {', '.join(of)}" for name, of in seeds.items() if of]:
+    missing = []
+    for name in recipe.systems:
+        if seeds := [str(run.seed) for run in plan.runs if run.system == name and run not in results.facts]:
+            missing.append(f"{name} {', '.join(seeds)}")
+    if missing:
         yield Section("Not finished", [f"Systems and their seeds: {'; '.join(missing)}"])
     if recipe.published:
         yield Section("Published", published(plan, results))
@@ -118,14 +112,13 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
         gains = [share_table(metric, rows, f"{metric}, {table}") for metric, rows in shares["metrics"].items() if rows]
         by = [by_table(metric, part) for metric, parts in shares["by"].items() for part in parts]
         yield Section(f"How much of each gain is syntax: {table}", gains[:1])
-        rest = [*gains[1:], *filter(None, by)]
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"])
-        yield Section(f"{table}: gains with controls", [*rest, how], rest=True)
+        yield Section(f"{table}: gains with controls", [*gains[1:], *filter(None, by), how], rest=True)
     for table, scores in results.reports.items():
-        yield Section(str(table), list(tables(dict(scores))), rest=True)
+        yield Section(str(table), list(tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
-    controls = [(name, control) for name, control in recipe.parse.controls.items() if name in parses]
-    entries: list[tuple[str, Any]] = [*recipe.systems.items(), *controls]
+    controls = {name: control for name, control in recipe.parse.controls.items() if name in parses}
+    entries = [*recipe.systems.items(), *controls.items()]
     if descriptions := [f"{name}: {entry.about}" for name, entry in entries if entry.about]:
         yield Section("Systems", descriptions, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
@@ -136,12 +129,12 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
 
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     """For each test set, the systems' scores and gains in the recipe's first metric, and their significance."""
-    recipe = plan.recipe
+    recipe, first = plan.recipe, results.reports[scored[0]]
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
     # In the order of the recipe, since stored reports sort metrics by name.
-    signatures = results.reports[scored[0]]["signatures"]
-    metric = next(name for key in recipe.score.metrics if (name := METRICS.get(key, DISTINCT)) in signatures)
+    names = [METRICS.get(key, DISTINCT) for key in recipe.score.metrics]
+    metric = next(name for name in names if name in first["signatures"])
     several = len(recipe.seeds) > 1
     header = ["system", *(["seeds"] if several else [])]
     for table in scored:
@@ -152,24 +145,24 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
         entries = [_entry(results.reports[table], name) for table in scored]
         if not any(entries):
             continue
-        seeds = dict.fromkeys(len(entry["runs"]) for entry in entries if entry)
-        row = [name, *(["/".join(map(str, seeds))] if several else [])]
+        seeds = dict.fromkeys(str(len(entry["runs"])) for entry in entries if entry)
+        row = [name, *(["/".join(seeds)] if several else [])]
         for entry in entries:
             row += _cells(entry, metric, name == baseline)
         if recipe.score.mean:
-            scores = [entry["mean"][metric] for entry in entries if entry]
-            row.append(number(statistics.fmean(scores) if len(scores) == len(scored) else None))
+            row.append(number(statistics.fmean(e["mean"][metric] for e in entries) if all(entries) else None))
         rows.append(row)
     compared = sum(row[0] != baseline for row in rows)
-    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(results.reports[scored[0]])}"]
-    notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
+    corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
+    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"]
     notes += ["± standard deviation over the seeds"] if several else []
-    part = "".join(f", {each}" for each in (scored[0].variant, scored[0].lines) if each)
-    return Table(f"{metric} of {recipe.name}{part}", header, rows, notes)
+    title = ", ".join(filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines]))
+    return Table(title, header, rows, notes)
 
 
-def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    return next((system for system in report["systems"] if system["name"] == name), None)
+def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What a report says of a system; empty if nothing."""
+    return next((system for system in report["systems"] if system["name"] == name), {})
 
 
 def _bootstrap(report: Mapping[str, Any]) -> str:
@@ -181,9 +174,9 @@ def _bootstrap(report: Mapping[str, Any]) -> str:
     return f"the {sides}bootstrap over {parts.get('over', 'sentences and seeds')}"
 
 
-def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> list[str]:
+def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool) -> list[str]:
     """The cells of a system: score, gain and significance."""
-    if entry is None:
+    if not entry:
         return ["–", "–", "–"]
     score = over_seeds(entry["mean"][metric], entry["sd"][metric])
     tests = entry.get("tests", {}).get(metric)
@@ -200,15 +193,15 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
     from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
-    score = plan.recipe.score
-    metric = next((key for key in score.metrics if key in METRICS), None) if score.box else None
+    metric = next((key for key in plan.recipe.score.metrics if key in METRICS), "")
     for table, scores in results.reports.items():
         figures = drawn.setdefault(str(table), {})
         if "by_length" in scores:
             figures["BLEU by length"] = bleu_by_length(scores["by_length"])
             if scores.get("baseline") and len(scores["systems"]) > 1:
                 figures["Gains by length"] = gain_by_length(scores["by_length"], scores["baseline"])
-        if metric is not None and not table.lines and (by_system := sentence_scores(plan, table, scores, metric)):
+        has_box = plan.recipe.score.box and metric and not table.lines
+        if has_box and (by_system := sentence_scores(plan, table, scores, metric)):
             figures["Scores of sentences"] = box_plot(by_system, METRICS[metric])
     first: dict[str, Curves] = {}
     for run, curves in results.curves.items():
@@ -219,10 +212,10 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
     for name, figures in drawn.items():
         saved = []
         for title, figure in figures.items():
-            picture = Picture(plan.folder / "figures" / f"{name}.{title.lower().replace(' ', '-')}.svg", title)
-            make_folder(picture.path.parent)
-            save(figure, picture.path)
-            saved.append(picture)
+            path = plan.folder / "figures" / f"{name}.{title.lower().replace(' ', '-')}.svg"
+            make_folder(path.parent)
+            save(figure, path)
+            saved.append(Picture(path, title))
         if saved:
             yield Section(f"Figures: {name}", saved)
 
@@ -240,13 +233,12 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric
     if not references:
         return {}
     scorer = Scorer(metric, [read_text(path) for path in references], tokenizer(plan), plan.recipe.score.lowercase)
-    scores = {}
-    for system in report["systems"]:
-        paths = [plan.output(run, table) for run in plan.runs if run.system == system["name"]]
-        runs = [scorer.sentences(read_translations(path).lines) for path in paths if path.exists()]
-        if runs:
-            scores[system["name"]] = np.mean(runs, axis=0)
-    return scores
+    runs: dict[str, list[np.ndarray]] = {system["name"]: [] for system in report["systems"]}
+    for run in plan.runs:
+        path = plan.output(run, table)
+        if run.system in runs and path.exists():
+            runs[run.system].append(scorer.sentences(read_translations(path).lines))
+    return {name: np.mean(of, axis=0) for name, of in runs.items() if of}
 
 
 def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int) -> Table:
@@ -273,19 +265,18 @@ def published(plan: Plan, results: Results) -> list[Table]:
     """One table for each table of a paper, with our scores in the same metric and test set next to them."""
     compared: list[Table] = []
     for source in dict.fromkeys(one.source for one in plan.recipe.published):
+        header, columns, notes = ["system"], [], []
         some = [one for one in plan.recipe.published if one.source == source]
-        titles = [", ".join(filter(None, [one.metric, one.test])) for one in some]
-        ours = [measured(plan, results, one) for one in some]
-        header = ["system"]
-        for title, scores in zip(titles, ours):
-            header += [title, f"{title}: ours"] if scores else [title]
-        rows = []
-        for name in dict.fromkeys(name for one in some for name in one.figures):
-            row = [name]
-            for one, scores in zip(some, ours):
-                row += [number(one.figures.get(name)), *([number(scores.get(name))] if scores else [])]
-            rows.append(row)
-        notes = [f"{title}: {one.note}" for title, one in zip(titles, some) if one.note]
+        for one in some:
+            title = ", ".join(filter(None, [one.metric, one.test]))
+            header.append(title)
+            columns.append(one.figures)
+            if ours := measured(plan, results, one):
+                header.append(f"{title}: ours")
+                columns.append(ours)
+            notes += [f"{title}: {one.note}"] if one.note else []
+        names = dict.fromkeys(name for one in some for name in one.figures)
+        rows = [[name, *(number(column.get(name)) for column in columns)] for name in names]
         compared.append(Table(source, header, rows, notes))
     return compared
 
@@ -294,26 +285,24 @@ def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
     """Our scores in the metric of a paper's figures, by system; ``mean METRIC of the tests`` covers all test sets."""
     metric = one.metric.removeprefix("mean ").removesuffix(" of the tests")
     tests = plan.tests if metric != one.metric else [one.test] if one.test else plan.tests[:2]
-    reports = [results.reports.get(Scored(test, lines=one.lines or "")) for test in tests]
-    if metric == one.metric and len(reports) > 1:
+    if metric == one.metric and len(tests) > 1:
         return {}  # the paper does not name the test set
+    reports = [results.reports.get(Scored(test, lines=one.lines or ""), {"systems": []}) for test in tests]
     scores = {}
     for name in plan.recipe.systems:
-        entries = [report and _entry(report, name) for report in reports]
-        values = [entry["mean"].get(metric) for entry in entries if entry]
-        if len(values) == len(tests) and None not in values:
+        values = [_entry(report, name).get("mean", {}).get(metric) for report in reports]
+        if None not in values:
             scores[name] = statistics.fmean(values)
     return scores
 
 
 def commands(plan: Plan, results: Results) -> str:
     """The commands of the first finished run of each system."""
-    parts = []
-    for system in plan.recipe.systems:
-        first = next((run for run in results.facts if run.system == system and results.facts[run]["commands"]), None)
-        if first is not None:
-            parts.append("\n".join([f"# {first}", *results.facts[first]["commands"]]))
-    return "\n\n".join(parts)
+    parts = {}
+    for run, facts in results.facts.items():
+        if facts["commands"]:
+            parts.setdefault(run.system, "\n".join([f"# {run}", *facts["commands"]]))
+    return "\n\n".join(parts[system] for system in plan.recipe.systems if system in parts)
 
 
 # ------------------------------------------------------------------------------------------------------------ pages
@@ -321,7 +310,7 @@ def commands(plan: Plan, results: Results) -> str:
 
 def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
     """The report as Markdown."""
-    parts = [f"# {plan.recipe.name}", *([plan.recipe.about] if plan.recipe.about else [])]
+    parts = [f"# {plan.recipe.name}", plan.recipe.about]
     for section in sections:
         parts += ["<details>", f"<summary>{section.title}</summary>"] if section.rest else []
         parts.append(f"## {section.title}")
@@ -333,39 +322,30 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
             else:
                 parts.append(f"```bash\n{block[1:]}\n```" if block.startswith("$") else block)
         parts += ["</details>"] if section.rest else []
-    return "\n\n".join(parts) + f"\n\nWritten by `fairseq-syntax run {plan.path.name}`.\n"
+    parts.append(f"Written by `fairseq-syntax run {plan.path.name}`.\n")
+    return "\n\n".join(filter(None, parts))
 
 
 def as_html(plan: Plan, sections: Sequence[Section]) -> str:
     """The report as one self-contained page."""
-    name, about = html.escape(str(plan.recipe.name)), html.escape(plan.recipe.about)
+    name, about = escape(str(plan.recipe.name)), escape(plan.recipe.about)
     parts = [f"<h1>{name}</h1>", *([f"<p>{about}</p>"] if about else [])]
     for section in sections:
-        inner = "\n".join(_html_block(block) for block in section.blocks)
-        title = html.escape(section.title)
+        inner, title = "\n".join(map(_html_block, section.blocks)), escape(section.title)
         folded = f"<details><summary>{title}</summary>{inner}</details>"
         parts.append(folded if section.rest else f"<h2>{title}</h2>{inner}")
     # The body is filled in last, since text in it may look like a placeholder.
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    for mark, text in {"RECIPE": html.escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
+    for mark, text in {"RECIPE": escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
         page = page.replace(f"__{mark}__", text)
     return page
 
 
 def _html_block(block: str | Table | Picture) -> str:
-    escape = html.escape
+    if isinstance(block, Table):
+        return block.render("html")
     if isinstance(block, Picture):
         text = block.path.read_text(encoding="utf-8")
         # In HTML, a drawing has no XML declaration.
         return f"<figure>{text[text.index('<svg') :]}<figcaption>{escape(block.title)}</figcaption></figure>"
-    if isinstance(block, str):
-        return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        marked = (f"<{tag}{' class=yes' if cell.startswith('yes') else ''}>{escape(cell)}</{tag}>" for cell in cells)
-        return f"<tr>{''.join(marked)}</tr>"
-
-    body = "".join(row(cells, "td") for cells in block.rows)
-    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in block.notes)
-    caption = f"<caption>{escape(block.title)}</caption>"
-    return f"<table>{caption}<thead>{row(block.header, 'th')}</thead><tbody>{body}</tbody></table>{notes}"
+    return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"

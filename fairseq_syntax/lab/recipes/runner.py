@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
@@ -72,34 +73,35 @@ class Runner:
         Raises:
             KeyboardInterrupt, SystemExit: the process was interrupted or terminated, and has ended the commands
         """
-        needs = dependencies(stages)
         waiting = {stage.name: stage for stage in stages}
+        order = TopologicalSorter(dependencies(stages))
+        order.prepare()
+        ready: set[str] = set()
         futures: dict[Future[bool], str] = {}
         failed: list[str] = []
         bar = progress(total=len(stages), unit="stages", of=self.folder.name)
         # no rate, since stages differ as much as copying and training; each shows its own remaining time
         bar.bar_format = "{desc}: {n_fmt}/{total_fmt} stages, {elapsed}{postfix}"
         # Threads suffice, since each only waits for the process of a command.
-        with on_termination(self._stop), ThreadPoolExecutor(max(1, self.jobs)) as pool, bar:
-            while waiting or futures:
-                ready = [name for name in waiting if not needs[name]]
-                for name in ready[: max(0, self.jobs - len(futures))]:
+        with on_termination(self._stop), ThreadPoolExecutor(self.jobs) as pool, bar:
+            while True:
+                ready.update(order.get_ready())
+                for name in [name for name in waiting if name in ready][: self.jobs - len(futures)]:
+                    ready.remove(name)
                     futures[pool.submit(self._make, waiting.pop(name))] = name
                 if not futures:
-                    break  # the remaining stages depend on failed ones
+                    return failed  # stages that still wait depend on failed ones
                 # At most a second, to update the state of running stages in the bar.
                 for future in wait(futures, 1.0, FIRST_COMPLETED).done:
                     name = futures.pop(future)
                     bar.update()
-                    if not future.result():
+                    if future.result():
+                        order.done(name)
+                    else:
                         failed.append(name)
-                        continue
-                    for before in needs.values():
-                        before.discard(name)
                 if not bar.disable:
                     # A copy, since other threads change it.
                     bar.set_postfix_str("; ".join(self._state(*one) for one in list(self._begun.values())))
-        return failed
 
     def _make(self, stage: Stage) -> bool:
         """Make a stage unless it is done; returns whether it is done now."""
@@ -140,10 +142,10 @@ class Runner:
         for command in stage.commands:
             status = self._run(command, log)
             if status or self._stopped:
-                raise SyntaxDataError(f"exit status {status}; the end of {log}:\n{_end_of(log)}")
+                raise SyntaxDataError(f"exit status {status}; {_end_of(log)}")
         for path in stage.outputs:
             if not path.exists():
-                raise SyntaxDataError(f"it did not make {path}; the end of {log}:\n{_end_of(log)}")
+                raise SyntaxDataError(f"it did not make {path}; {_end_of(log)}")
         seconds = round(time.monotonic() - begun, 1)
         commands = [str(command) for command in stage.commands]
         step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
@@ -192,14 +194,14 @@ class Runner:
 
 
 def _end_of(log: Path) -> str:
-    """The last lines of a log, indented."""
+    """The last lines of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join("    " + line[:300] for line in lines[-15:])
+    return "\n".join([f"the end of {log}:", *("    " + line[:300] for line in lines[-15:])])
 
 
 def training_share(log: Path, stage: Stage) -> float | None:
     """The finished share of a training, by its log and its last --max-update or --max-epoch; None if unknown."""
-    limits: dict[Any, float] = {}
+    limits: dict[str, float] = {}
     for option, value in pairwise(map(str, stage.commands[0].words)):
         if option in ("--max-update", "--max-epoch"):
             with suppress(ValueError):
@@ -212,10 +214,8 @@ def training_share(log: Path, stage: Stage) -> float | None:
         return None
     share = 0.0
     for epoch, at, of, updates in _PROGRESS.findall(text):
-        epochs = int(epoch) - 1 + (int(at) / int(of) if of else 1)
-        for option, done in (("--max-update", int(updates)), ("--max-epoch", epochs)):
-            if limits.get(option):
-                share = max(share, done / limits[option])
+        done = {"--max-update": int(updates), "--max-epoch": int(epoch) - 1 + (int(at) / int(of) if of else 1)}
+        share = max([share, *(done[option] / limit for option, limit in limits.items() if limit)])
     return min(share, 1.0) or None
 
 

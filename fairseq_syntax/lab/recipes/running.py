@@ -53,11 +53,8 @@ class Work:
 
     def finished(self) -> list[Run]:
         """The runs whose translations exist."""
-        return [
-            run
-            for run in self.plan.runs
-            if run in self.kept_runs or all(stage.is_done() for stage in translations(self.plan, run))
-        ]
+        kept = self.kept_runs
+        return [r for r in self.plan.runs if r in kept or all(s.is_done() for s in translations(self.plan, r))]
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations of the chosen runs, except for runs with stored results."""

@@ -25,6 +25,11 @@ Options = dict[str, Scalar | list[Scalar] | None]
 Metric = Literal["bleu", "bleu1", "bleu_char", "chrf", "ter", "ribes", "distinct1", "exact"]
 
 
+def _key(default: Any, about: str, **limits: Any) -> Any:
+    """A key with its default (``...`` if it is needed), its description, and pydantic's limits of its value."""
+    return Field(default, description=about, **limits)
+
+
 def _error(message: str, *place: str) -> PydanticCustomError:
     """An error for a key below the validated one, for checks that involve several keys."""
     return PydanticCustomError("recipe", "{message}", {"message": message, "place": place})
@@ -62,18 +67,18 @@ class Section(BaseModel):
 class Filter(Section):
     """Filters for training pairs. Pairs with an empty side are always removed."""
 
-    min_length: int = Field(1, ge=1, description="minimum number of tokens per side")
-    max_length: int | None = Field(None, ge=1, description="maximum number of tokens per side")
-    max_ratio: float | None = Field(None, ge=1, description="maximum ratio of the longer side to the shorter side")
-    characters: bool = Field(False, description="count characters instead of tokens, for scripts without spaces")
-    languages: bool = Field(False, description="remove pairs in other languages (pip install '.[filter]')")
+    min_length: int = _key(1, "minimum number of tokens per side", ge=1)
+    max_length: int | None = _key(None, "maximum number of tokens per side", ge=1)
+    max_ratio: float | None = _key(None, "maximum ratio of the longer side to the shorter side", ge=1)
+    characters: bool = _key(False, "count characters instead of tokens, for scripts without spaces")
+    languages: bool = _key(False, "remove pairs in other languages (pip install '.[filter]')")
 
 
 class Subset(Section):
     """A random subset of the training data, drawn before filtering."""
 
-    pairs: int = Field(ge=1, description="number of pairs")
-    seed: int = Field(1, description="random seed")
+    pairs: int = _key(..., "number of pairs", ge=1)
+    seed: int = _key(1, "random seed")
 
 
 class Corpus(Section):
@@ -83,28 +88,24 @@ class Corpus(Section):
     ``.tsv`` file with the source before the tab; all may be ``.gz``. A reader provides all splits.
     """
 
-    source: Name = Field(description="source language, as in the file names")
-    target: Name = Field(description="target language")
-    train: Texts = Field([], description="training data: a prefix, two files, or a .tsv file")
-    valid: Texts = Field([], description="validation data, likewise")
-    tests: dict[Name, Texts] = Field(
-        {},
-        description="test sets by name, likewise; with a reader, its split names, such as `t16: test_2016_flickr`",
+    source: Name = _key(..., "source language, as in the file names")
+    target: Name = _key(..., "target language")
+    train: Texts = _key([], "training data: a prefix, two files, or a .tsv file")
+    valid: Texts = _key([], "validation data, likewise")
+    tests: dict[Name, Texts] = _key(
+        {}, "test sets by name, likewise; with a reader, its split names, such as `t16: test_2016_flickr`"
     )
-    references: dict[Name, int] = Field(
-        {}, description="number of references of a test set, in PREFIX.de, PREFIX.de.1, …"
+    references: dict[Name, int] = _key({}, "number of references of a test set, in PREFIX.de, PREFIX.de.1, …")
+    reader: str | None = _key(
+        None, "reader for another format: its name in fairseq_syntax/corpus/readers, or a Python file"
     )
-    reader: str | None = Field(
-        None,
-        description="reader for another format: its name in fairseq_syntax/corpus/readers, or a Python file",
-    )
-    data: str | None = Field(None, description="folder with the reader's files; overridden by --data")
-    options: dict[str, Any] = Field({}, description="options of the reader, such as years or test set names")
-    download: bool = Field(False, description="download missing files into `data`, if the reader supports it")
-    words: dict[Name, str] = Field({}, description="word segmenter for a language, such as `mecab -Owakati`")
-    subset: Subset | None = Field(None, description="use a random subset of the training data")
-    first: int | None = Field(None, ge=1, description="use only the first N pairs of valid and the test sets")
-    filter: Filter = Field(Filter(), description="filters for the training data")
+    data: str | None = _key(None, "folder with the reader's files; overridden by --data")
+    options: dict[str, Any] = _key({}, "options of the reader, such as years or test set names")
+    download: bool = _key(False, "download missing files into `data`, if the reader supports it")
+    words: dict[Name, str] = _key({}, "word segmenter for a language, such as `mecab -Owakati`")
+    subset: Subset | None = _key(None, "use a random subset of the training data")
+    first: int | None = _key(None, "use only the first N pairs of valid and the test sets", ge=1)
+    filter: Filter = _key(Filter(), "filters for the training data")
 
     @model_validator(mode="after")
     def _one_way(self) -> Corpus:
@@ -130,34 +131,28 @@ class Corpus(Section):
 class ParseSide(Section):
     """How one side is parsed."""
 
-    parser: str = Field("stanza", description="stanza, supar, or your own module")
-    models: str | None = Field(
-        None, description="folder with the parser's models (default: the parser's standard location)"
+    parser: str = _key("stanza", "stanza, supar, or your own module")
+    models: str | None = _key(None, "folder with the parser's models (default: the parser's standard location)")
+    files: str | None = _key(
+        None, "existing parses; {split} in the name stands for train, valid and the tests; not with a subset"
     )
-    files: str | None = Field(
-        None,
-        description="existing parses; {split} in the name stands for train, valid and the tests; not with a subset",
+    distributions: bool = _key(False, "keep the parser's probabilities (for LDD)")
+    min_prob: float | None = _key(None, "minimum probability of a stored arc (default: 0.01)", gt=0, lt=1)
+    structured: bool = _key(False, "use arc marginals over trees instead of a softmax for each word")
+    tokenizer: Literal["auto", "stanza", "spacy", "basic", "spaces"] = _key(
+        "auto", "auto: the parser's own if it has one, otherwise basic; spaces: the text is already tokenized"
     )
-    distributions: bool = Field(False, description="keep the parser's probabilities (for LDD)")
-    min_prob: float | None = Field(None, gt=0, lt=1, description="minimum probability of a stored arc (default: 0.01)")
-    structured: bool = Field(False, description="use arc marginals over trees instead of a softmax for each word")
-    tokenizer: Literal["auto", "stanza", "spacy", "basic", "spaces"] = Field(
-        "auto",
-        description="auto: the parser's own if it has one, otherwise basic; spaces: the text is already tokenized",
-    )
-    split_sentences: bool = Field(False, description="split lines that contain several sentences")
-    max_words: int | None = Field(
-        None, ge=1, description="maximum sentence length; longer sentences are parsed in parts"
-    )
+    split_sentences: bool = _key(False, "split lines that contain several sentences")
+    max_words: int | None = _key(None, "maximum sentence length; longer sentences are parsed in parts", ge=1)
 
 
 class Control(Section):
     """A control parse, with the same form but less or no syntax: `fairseq-syntax control`."""
 
-    make: Texts = Field(description="linear, right, flat, random, …; several are applied in order")
-    seed: int = Field(1, description="random seed")
-    wrong_arcs: float | None = Field(None, ge=0, le=1, description="for damaged: the share of arcs to replace")
-    about: str = Field("", description="description for the report")
+    make: Texts = _key(..., "linear, right, flat, random, …; several are applied in order")
+    seed: int = _key(1, "random seed")
+    wrong_arcs: float | None = _key(None, "for damaged: the share of arcs to replace", ge=0, le=1)
+    about: str = _key("", "description for the report")
 
 
 def _controls(value: Any) -> Any:
@@ -170,54 +165,50 @@ def _controls(value: Any) -> Any:
 class Parse(Section):
     """Which sides are parsed, and how."""
 
-    source: ParseSide | None = Field(None, description="the source side; omit it to leave it unparsed")
-    target: ParseSide | None = Field(None, description="the target side, for LaSyn's tags and DBSA's decoder")
-    controls: Annotated[dict[Name, Control], BeforeValidator(_controls)] = Field(
-        {}, description="control parses by name, for systems with `parse: NAME`"
+    source: ParseSide | None = _key(None, "the source side; omit it to leave it unparsed")
+    target: ParseSide | None = _key(None, "the target side, for LaSyn's tags and DBSA's decoder")
+    controls: Annotated[dict[Name, Control], BeforeValidator(_controls)] = _key(
+        {}, "control parses by name, for systems with `parse: NAME`"
     )
 
 
 class Pieces(Section):
     """The vocabulary: how words are split into pieces."""
 
-    method: Literal["sentencepiece", "subword_nmt", "words"] = Field(
-        "sentencepiece", description="words: whole words, with <unk> for rare words"
+    method: Literal["sentencepiece", "subword_nmt", "words"] = _key(
+        "sentencepiece", "words: whole words, with <unk> for rare words"
     )
-    size: int | dict[Name, int] | None = Field(
-        None, description="vocabulary size, for both languages or by language (default: 8000 pieces, or all words)"
+    size: int | dict[Name, int] | None = _key(
+        None, "vocabulary size, for both languages or by language (default: 8000 pieces, or all words)"
     )
-    model_type: Literal["unigram", "bpe"] = Field("unigram", description="model type of sentencepiece")
-    character_coverage: dict[Name, float] = Field({}, description="character coverage of sentencepiece, by language")
-    models: dict[Name, str] = Field(
-        {}, description="existing segmentation.LANG.json by language, instead of training a model"
-    )
-    joint: bool = Field(False, description="use one model and one dictionary for both languages")
-    threshold: int = Field(0, ge=0, description="replace words or pieces with fewer occurrences in training by <unk>")
+    model_type: Literal["unigram", "bpe"] = _key("unigram", "model type of sentencepiece")
+    character_coverage: dict[Name, float] = _key({}, "character coverage of sentencepiece, by language")
+    models: dict[Name, str] = _key({}, "existing segmentation.LANG.json by language, instead of training a model")
+    joint: bool = _key(False, "use one model and one dictionary for both languages")
+    threshold: int = _key(0, "replace words or pieces with fewer occurrences in training by <unk>", ge=0)
 
 
 class System(Section):
     """A model: one row of the table. Its keys override `size`, `train` and `translate` of the recipe."""
 
-    extends: str | None = Field(None, description="another system, whose keys it inherits, except `about`")
-    arch: str | None = Field(None, description="--arch")
-    options: Options = Field({}, description="options of the system, such as pascal-heads")
-    size: Options = Field({}, description="additional `size` options")
-    train: Options = Field({}, description="additional `train` options")
-    translate: Options = Field({}, description="additional `translate` options")
-    parse: str = Field("parse", description="parse to use: `parse`, or the name of a control")
-    data: str | None = Field(
-        None, description="binarized data made by a command of the recipe; {run} is the run's folder"
-    )
-    about: str = Field("", description="description for the report")
+    extends: str | None = _key(None, "another system, whose keys it inherits, except `about`")
+    arch: str | None = _key(None, "--arch")
+    options: Options = _key({}, "options of the system, such as pascal-heads")
+    size: Options = _key({}, "additional `size` options")
+    train: Options = _key({}, "additional `train` options")
+    translate: Options = _key({}, "additional `translate` options")
+    parse: str = _key("parse", "parse to use: `parse`, or the name of a control")
+    data: str | None = _key(None, "binarized data made by a command of the recipe; {run} is the run's folder")
+    about: str = _key("", "description for the report")
 
 
 class Variant(Section):
     """Another translation of the tests with the same models, in a separate table."""
 
-    systems: list[str] | None = Field(None, description="systems to include (default: all)")
-    baseline: str | None = Field(None, description="baseline system (default: that of `score`)")
-    without_parse: bool = Field(False, description="translate the text without its parse")
-    options: Options = Field({}, description="additional options of fairseq-generate")
+    systems: list[str] | None = _key(None, "systems to include (default: all)")
+    baseline: str | None = _key(None, "baseline system (default: that of `score`)")
+    without_parse: bool = _key(False, "translate the text without its parse")
+    options: Options = _key({}, "additional options of fairseq-generate")
 
 
 class Translate(Section):
@@ -227,8 +218,8 @@ class Translate(Section):
     # With this annotation, pydantic validates the values of all other keys.
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
-    checkpoint: Literal["best", "last"] = Field("best", description="best on validation data, or last")
-    variants: dict[Name, Variant] = Field({}, description="further translations, each in a separate table")
+    checkpoint: Literal["best", "last"] = _key("best", "best on validation data, or last")
+    variants: dict[Name, Variant] = _key({}, "further translations, each in a separate table")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -239,76 +230,73 @@ class Translate(Section):
 class Shares(Section):
     """How much of each gain is due to syntax: SYSTEM is compared with SYSTEM.CONTROL, trained on a control parse."""
 
-    controls: list[str] = Field(min_length=1, description="names of the controls")
-    by: list[str] = Field([], description="also by intervals of these properties of the parse")
+    controls: list[str] = _key(..., "names of the controls", min_length=1)
+    by: list[str] = _key([], "also by intervals of these properties of the parse")
 
 
 class Value(Section):
     """A number for each run, from a JSON file written by a command."""
 
-    file: str = Field(description="the JSON file; {run} is the run's folder")
-    key: str = Field(description="path to the number in the file: a.b.0")
-    systems: list[str] | None = Field(None, description="systems to include (default: all)")
+    file: str = _key(..., "the JSON file; {run} is the run's folder")
+    key: str = _key(..., "path to the number in the file: a.b.0")
+    systems: list[str] | None = _key(None, "systems to include (default: all)")
 
 
 class Score(Section):
     """What is measured and compared."""
 
-    metrics: list[Metric] = Field(["bleu", "chrf"], min_length=1, description="the main table shows the first")
-    tokenize: str | None = Field(
+    metrics: list[Metric] = _key(["bleu", "chrf"], "the main table shows the first", min_length=1)
+    tokenize: str | None = _key(
         None,
-        description="sacrebleu's tokenizer (default: zh for Chinese, ja-mecab, ko-mecab, char for Thai and other "
+        "sacrebleu's tokenizer (default: zh for Chinese, ja-mecab, ko-mecab, char for Thai and other "
         "scripts without spaces, otherwise 13a)",
     )
-    lowercase: bool = Field(False, description="compare lowercased text")
-    baseline: str | None = Field(None, description="baseline system (default: the first)")
-    resamples: int = Field(1000, ge=0, description="resamples of the bootstrap over sentences and seeds; 0: no test")
-    trials: int = Field(10000, ge=0, description="trials of the randomization test; 0: no test")
-    also_against: list[str] = Field([], description="additional baselines")
-    beer: str | None = Field(None, description="the BEER program, if you have it")
-    mean: bool = Field(False, description="also report the mean over the tests in the first metric")
-    box: bool = Field(False, description="also draw a box plot of sentence scores in the first metric")
-    by_length: int | None = Field(None, ge=1, description="also report BLEU and gains by length, in steps of N tokens")
-    by_length_of: Literal["source", "target"] = Field("source", description="which side's length")
-    by: list[str] = Field([], description="also score by properties of the parse: depth, label=acl, length@10,20,30, …")
-    groups: str | None = Field(
+    lowercase: bool = _key(False, "compare lowercased text")
+    baseline: str | None = _key(None, "baseline system (default: the first)")
+    resamples: int = _key(1000, "resamples of the bootstrap over sentences and seeds; 0: no test", ge=0)
+    trials: int = _key(10000, "trials of the randomization test; 0: no test", ge=0)
+    also_against: list[str] = _key([], "additional baselines")
+    beer: str | None = _key(None, "the BEER program, if you have it")
+    mean: bool = _key(False, "also report the mean over the tests in the first metric")
+    box: bool = _key(False, "also draw a box plot of sentence scores in the first metric")
+    by_length: int | None = _key(None, "also report BLEU and gains by length, in steps of N tokens", ge=1)
+    by_length_of: Literal["source", "target"] = _key("source", "which side's length")
+    by: list[str] = _key([], "also score by properties of the parse: depth, label=acl, length@10,20,30, …")
+    groups: str | None = _key(
         None,
-        description="file with the document of each sentence, one per line; the bootstrap then resamples documents; "
+        "file with the document of each sentence, one per line; the bootstrap then resamples documents; "
         "{test} stands for the test set",
     )
-    lines: dict[Name, str] = Field(
-        {},
-        description="also score subsets: name and file, whose non-empty lines select; {test} stands for the test set",
+    lines: dict[Name, str] = _key(
+        {}, "also score subsets: name and file, whose non-empty lines select; {test} stands for the test set"
     )
-    shares: Shares | None = Field(None, description="how much of each gain is due to syntax")
-    trees: list[str] = Field([], description="systems whose predicted trees are compared with the parse (UAS)")
-    perplexity: bool = Field(False, description="report the final validation perplexity")
-    values: dict[str, Value] = Field({}, description="further numbers of each run, from JSON files of commands")
+    shares: Shares | None = _key(None, "how much of each gain is due to syntax")
+    trees: list[str] = _key([], "systems whose predicted trees are compared with the parse (UAS)")
+    perplexity: bool = _key(False, "report the final validation perplexity")
+    values: dict[str, Value] = _key({}, "further numbers of each run, from JSON files of commands")
 
 
 class Published(Section):
     """Published figures, shown next to ours."""
 
-    source: str = Field(description="paper and table")
-    test: Name | None = Field(None, description="test set (default: all)")
-    lines: Name | None = Field(None, description="subset of lines: a name of `score.lines`")
-    metric: str = Field("BLEU", description="name of the metric in the paper")
-    figures: dict[str, float] = Field(description="figures by system; systems that only the paper has are shown too")
-    note: str = Field("", description="how the measurement differs")
+    source: str = _key(..., "paper and table")
+    test: Name | None = _key(None, "test set (default: all)")
+    lines: Name | None = _key(None, "subset of lines: a name of `score.lines`")
+    metric: str = _key("BLEU", "name of the metric in the paper")
+    figures: dict[str, float] = _key(..., "figures by system; systems that only the paper has are shown too")
+    note: str = _key("", "how the measurement differs")
 
 
 class Command(Section):
     """Your own stage. {folder} stands for the result folder, {run} for the run's, and {recipe} for the recipe's."""
 
-    reason: str = Field(min_length=1, description="why the recipe needs a command")
-    run: str = Field(
-        min_length=1, description="bash command, run in the current folder; may also contain {seed} and {system}"
-    )
-    each: Literal["once", "run"] = Field("once", description="run once, or for each system and seed")
-    before: Kind = Field("report", description="stage that needs the outputs")
-    systems: list[str] | None = Field(None, description="with `each: run`: systems to run it for (default: all)")
-    inputs: list[str] = Field([], description="input files and folders; the command is rerun when they change")
-    outputs: list[str] = Field(min_length=1, description="output files")
+    reason: str = _key(..., "why the recipe needs a command", min_length=1)
+    run: str = _key(..., "bash command, run in the current folder; may also contain {seed} and {system}", min_length=1)
+    each: Literal["once", "run"] = _key("once", "run once, or for each system and seed")
+    before: Kind = _key("report", "stage that needs the outputs")
+    systems: list[str] | None = _key(None, "with `each: run`: systems to run it for (default: all)")
+    inputs: list[str] = _key([], "input files and folders; the command is rerun when they change")
+    outputs: list[str] = _key(..., "output files", min_length=1)
 
     def is_of(self, system: str) -> bool:
         """Whether the command runs for each seed of a system."""
@@ -318,27 +306,27 @@ class Command(Section):
 class Recipe(Section):
     """From two text files to a table of scores."""
 
-    extends: str | None = Field(None, description="another recipe in the same folder, whose keys it inherits")
-    name: Name | None = Field(None, description="name of the report (default: the file name)")
-    about: str = Field("", description="purpose; shown at the top of the report")
-    folder: str | None = Field(None, description="result folder (default: runs/NAME next to the recipe)")
-    page: str | None = Field(None, description="additional Markdown file for the report")
-    kept: str | None = Field(None, description="compressed file of results that are kept with the recipe")
+    extends: str | None = _key(None, "another recipe in the same folder, whose keys it inherits")
+    name: Name | None = _key(None, "name of the report (default: the file name)")
+    about: str = _key("", "purpose; shown at the top of the report")
+    folder: str | None = _key(None, "result folder (default: runs/NAME next to the recipe)")
+    page: str | None = _key(None, "additional Markdown file for the report")
+    kept: str | None = _key(None, "compressed file of results that are kept with the recipe")
     corpus: Corpus
-    parse: Parse = Field(Parse(), description="parsing; if omitted, the text is not parsed")
+    parse: Parse = _key(Parse(), "parsing; if omitted, the text is not parsed")
     pieces: Pieces = Field(Pieces())
-    size: Options = Field({}, description="model sizes: options of fairseq-train")
-    train: Options = Field({}, description="training: options of fairseq-train")
-    systems: dict[Name, System] = Field(min_length=1, description="models by name, in the order of the table")
-    seeds: Seeds = Field([1], description="training seeds of each system")
+    size: Options = _key({}, "model sizes: options of fairseq-train")
+    train: Options = _key({}, "training: options of fairseq-train")
+    systems: dict[Name, System] = _key(..., "models by name, in the order of the table", min_length=1)
+    seeds: Seeds = _key([1], "training seeds of each system")
     translate: Translate = Field(Translate())
     score: Score = Field(Score())
     published: list[Published] = Field([])
-    commands: dict[Name, Command] = Field({}, description="your own stages, by name")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="for parsing, training and translating")
-    threads: int = Field(1, ge=1, description="threads of each process")
-    workers: int = Field(1, ge=1, description="processes for parsing, segmenting and binarizing")
-    env: dict[str, str] = Field({}, description="environment variables of all commands; a change reruns everything")
+    commands: dict[Name, Command] = _key({}, "your own stages, by name")
+    device: Literal["cpu", "cuda"] = _key("cpu", "for parsing, training and translating")
+    threads: int = _key(1, "threads of each process", ge=1)
+    workers: int = _key(1, "processes for parsing, segmenting and binarizing", ge=1)
+    env: dict[str, str] = _key({}, "environment variables of all commands; a change reruns everything")
 
     @model_validator(mode="after")
     def _names(self) -> Recipe:

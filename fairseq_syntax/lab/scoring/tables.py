@@ -1,4 +1,4 @@
-"""A small table, rendered for a terminal or as Markdown.
+"""A small table, rendered for a terminal, as Markdown or as HTML.
 
 We do not use tabulate: it pads Markdown cells, so one longer cell would change every row of a committed table, and it
 needs another library to measure East Asian text.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from dataclasses import dataclass, field
+from html import escape
 
 
 @dataclass
@@ -21,17 +22,18 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def render(self, style: str = "text") -> str:
-        """Render the table as ``text`` or ``markdown``, without a final line feed."""
-        return {"text": self._text, "markdown": self._markdown}[style]()
+        """Render the table as ``text``, ``markdown`` or ``html``, without a final line feed."""
+        return {"text": self._text, "markdown": self._markdown, "html": self._html}[style]()
 
     def _text(self) -> str:
-        widths = [max(_width(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
+        widths = [max(map(_width, column)) for column in zip(self.header, *self.rows)]
 
         def line(row: list[str]) -> str:
-            return "  ".join(_pad(cell, widths[i], left=i == 0) for i, cell in enumerate(row)).rstrip()
+            spaces = [" " * (width - _width(cell)) for cell, width in zip(row, widths)]
+            return "  ".join([row[0] + spaces[0], *map(str.__add__, spaces[1:], row[1:])]).rstrip()
 
-        body = [self.title, line(self.header), "  ".join("-" * width for width in widths)]
-        return "\n".join(body + [line(row) for row in self.rows] + self.notes)
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([self.title, line(self.header), rule, *map(line, self.rows), *self.notes])
 
     def _markdown(self) -> str:
         def line(row: list[str]) -> str:
@@ -39,8 +41,21 @@ class Table:
 
         rule = "|" + "|".join([":--"] + ["--:"] * (len(self.header) - 1)) + "|"
         title = [f"**{self.title}**", ""] if self.title else []
-        body = [*title, line(self.header), rule, *(line(row) for row in self.rows)]
-        return "\n".join(body + ([""] + [f"- {note}" for note in self.notes] if self.notes else []))
+        notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join([*title, line(self.header), rule, *map(line, self.rows), *notes])
+
+    def _html(self) -> str:
+        """A table in which cells that begin with "yes" have this class."""
+
+        def row(cells: list[str], tag: str) -> str:
+            classes = [" class=yes" if cell.startswith("yes") else "" for cell in cells]
+            marked = (f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, classes))
+            return f"<tr>{''.join(marked)}</tr>"
+
+        body = "".join(row(cells, "td") for cells in self.rows)
+        notes = "".join(f"<p class=note>{escape(note)}</p>" for note in self.notes)
+        head = f"<caption>{escape(self.title)}</caption><thead>{row(self.header, 'th')}</thead>"
+        return f"<table>{head}<tbody>{body}</tbody></table>{notes}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -71,8 +86,3 @@ def _width(text: str) -> int:
     """The width on a terminal: East Asian wide characters take two columns, combining marks none."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
-
-
-def _pad(text: str, width: int, left: bool) -> str:
-    space = " " * (width - _width(text))
-    return text + space if left else space + text
