@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from fairseq_syntax.lab.recipes import model_stages
 from fairseq_syntax.lab.recipes.data_stages import data_stages
 from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
 from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
-from fairseq_syntax.lab.recipes.stages import KINDS, Command, Free, Stage
+from fairseq_syntax.lab.recipes.schema import Variant
+from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, Out, Stage, Word, options
+from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
 
@@ -27,49 +30,7 @@ class Plan(Layout):
 
     def of_run(self, run: Run) -> list[Stage]:
         """The stages of a run: training, translations and trees."""
-        return [
-            model_stages.train(self, run),
-            *model_stages.translations(self, run),
-            *model_stages.trees(self, run),
-        ]
-
-    def score(self, table: Scored, finished: Collection[Run]) -> Stage | None:
-        """The stage that scores all finished runs; None if there are none."""
-        return model_stages.score(self, table, finished)
-
-    def key(self, run: Run) -> str:
-        """A fingerprint of the settings in the recipe on which the results of a run depend.
-
-        Recipes with equal settings share results. Unlike that of a stage, the key does not depend on the content of
-        files, because results are stored without the corpus.
-        """
-        recipe, system = self.recipe, self.recipe.systems[run.system]
-        corpus = recipe.corpus.model_dump(
-            exclude={"data", "download", "train", "valid", "tests"}, exclude_defaults=True
-        )
-        parse = recipe.parse.model_dump(exclude={"controls": {"__all__": {"about"}}}, exclude_defaults=True)
-        for side in ("source", "target"):
-            parse.get(side, {}).pop("models", None)
-        parse["controls"] = parse.get("controls", {}).get(system.parse)
-        commands = [
-            # Without paths and words that do not affect results, which have other types.
-            [word for word in command.words if type(word) is str]
-            for stage in (model_stages.train(self, run), *model_stages.translations(self, run))
-            for command in stage.commands
-        ]
-        pieces = recipe.pieces.model_dump(exclude_defaults=True)
-        once = [one for one in recipe.commands.values() if one.each == "once" and one.before not in ("score", "report")]
-        of_run = [one for one in recipe.commands.values() if one.is_of(run.system)]
-        # only if present, because older results were stored before recipes had commands and an environment
-        more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
-        return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
-
-    def score_key(self, table: Scored) -> str:
-        """A fingerprint of the settings on which stored scores depend, in addition to the runs."""
-        told = {"values", "trees", "perplexity"}
-        commands = [one.run for one in self.recipe.commands.values() if one.before == "score"]
-        score = self.recipe.score.model_dump(exclude=told, exclude_defaults=True)
-        return fingerprint(str(table), score, self.recipe.baseline, *filter(None, [commands]))
+        return [self.train(run), *self.translations(run), *self.trees(run)]
 
     def _with_commands(self, stages: Sequence[Stage], runs: Sequence[Run]) -> list[Stage]:
         """Insert the recipe's own commands, each before the stages of the kind that it names."""
@@ -93,12 +54,166 @@ class Plan(Layout):
     def _of_command(self, name: str, command: OwnCommand, run: Run | None) -> Stage:
         """The stage of a command of the recipe; for a command that is executed per run, the stage for ``run``."""
         of = None if run is None else str(run)
-        return self.stage(
-            command.before,
-            name if of is None else f"{name} {of}",
-            [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(command.run, run))])],
-            [self.place(text, run) for text in command.outputs],
-            reads=tuple(self.place(text, run) for text in command.inputs),
-            run=of,
-            about=(command.run, of or ""),
+        commands = [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(command.run, run))])]
+        made, reads = ([self.place(text, run) for text in texts] for texts in (command.outputs, command.inputs))
+        about = (command.run, of or "")
+        full_name = name if of is None else f"{name} {of}"
+        return self.stage(command.before, full_name, commands, made, reads=tuple(reads), run=of, about=about)
+
+    # ----------------------------------------------------------------------------------------------------------- models
+
+    def _data(self, run: Run) -> Path:
+        """The folder of a run's binarized data."""
+        system = self.recipe.systems[run.system]
+        return self.bin(system.parse) if system.data is None else self.place(system.data, run)
+
+    def _read(self, run: Run, *splits: str) -> tuple[Path, ...]:
+        """The files of its data that a run reads; the whole folder if a command of the recipe makes it."""
+        system = self.recipe.systems[run.system]
+        if system.data is not None:
+            return (self._data(run),)
+        files = [path for split in splits for path in self.binarized(split, system.parse)]
+        return (*self.dictionaries(system.parse), *files)
+
+    def train(self, run: Run) -> Stage:
+        """The stage that trains a run's model."""
+        recipe, folder = self.recipe, self.model(run)
+        system, (source, target) = recipe.systems[run.system], self.langs
+        values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
+        words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
+        words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
+        words += [Free("--cpu")] if recipe.device == "cpu" else []
+        words += (
+            [] if {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys() else [Free("--no-epoch-checkpoints")]
         )
+        # fairseq's own log in the folder covers all starts; the runner's log only the last one
+        log = Out(folder / "train.log")
+        words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
+        command = Command([*words, *options({"save-dir": Out(folder)})])
+        made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
+        reads, stale = self._read(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
+        return self.stage("train", f"train {run}", [command], made, reads=reads, stale=stale, run=str(run))
+
+    def translations(self, run: Run) -> list[Stage]:
+        """The stages that translate each test set in each variant."""
+        recipe, (source, target) = self.recipe, self.langs
+        data, checkpoint = Out(self._data(run)), In(self.checkpoint(run))
+        stages = []
+        for table, output in self.outputs(run).items():
+            variant = self.variants(run.system)[table.variant]
+            values = {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
+            words: list[Word]
+            if variant.without_parse:  # fairseq-generate would read the parse in the binarized data
+                words = ["fairseq-syntax", "translate", checkpoint]
+                # fairseq-generate's default beam, as for the others; that of `translate` is narrower.
+                words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
+                words += ["--parser", "none", "--missing-parse", "neutral"]
+                words += options({"input": In(self.text(table.test, source)), "output": Out(output)})
+                command = Command(words)
+            else:
+                words = ["fairseq-generate", data, *PLUGIN, "-s", source, "-t", target]
+                words += options({"path": checkpoint, "gen-subset": self.subset(table.test)}) + self.options(values)
+                words += [Free("--cpu")] if recipe.device == "cpu" else []
+                command = Command([*words, Free("--no-progress-bar")], stdout=output)
+            reads = self._read(run, table.test)
+            name = f"translate {run} {table}"
+            stages.append(self.stage("translate", name, [command], [output], reads=reads, run=str(run)))
+        return stages
+
+    def trees(self, run: Run) -> list[Stage]:
+        """The stages that compare the trees predicted by a model's parent head with the parse."""
+        stages = []
+        for test in self.tests if run.system in self.recipe.score.trees else ():
+            parse, score = In(self.parse(test, self.langs[0])), self.tree_scores(run, test)
+            tree = Out(self.folder / "outputs" / test / f"{run.system}.{run.seed}.conllu")
+            where = {"data": Out(self._data(run)), "device": Free(self.recipe.device)}
+            predict = options({**where, "input": parse, "output": tree})
+            commands = [
+                Command(["fairseq-syntax", "tree", In(self.checkpoint(run)), *predict]),
+                Command(["fairseq-syntax", "eval-tree", "--json", parse, tree], stdout=score),
+            ]
+            stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], run=str(run)))
+        return stages
+
+    @property
+    def tokenizer(self) -> str:
+        """sacrebleu's tokenizer for the target language."""
+        return self.recipe.score.tokenize or tokenizer_of(self.langs[1])
+
+    def score(self, table: Scored, finished: Collection[Run]) -> Stage | None:
+        """The stage that scores all finished runs; None if there are none."""
+        score, source = self.recipe.score, self.langs[0]
+        variant = self.recipe.translate.variants.get(table.variant, Variant())
+        outputs: dict[str, list[Path]] = {}
+        for name in self.recipe.systems if variant.systems is None else variant.systems:
+            if of := [self.output(run, table) for run in self.runs if run.system == name and run in finished]:
+                outputs[name] = of
+        if not outputs:
+            return None
+        baseline = variant.baseline or self.recipe.baseline
+        has_baseline = baseline in outputs  # no tests against an unfinished one
+
+        def lines_of(pattern: str | None) -> In | None:
+            return None if pattern is None else In(self.place(pattern, test=table.test))
+
+        values: dict[str, Any] = {
+            "ref": [In(path) for path in self.references(table.test)],
+            "sys": [Free(f"{name}=" + ",".join(str(Out(file)) for file in files)) for name, files in outputs.items()],
+            "metrics": score.metrics,
+            "tokenize": None if self.tokenizer == "13a" else self.tokenizer,
+            "lowercase": score.lowercase,
+            "baseline": baseline if has_baseline else None,
+            "resamples": score.resamples if has_baseline else "0",
+            "trials": score.trials if has_baseline else "0",
+            "groups": lines_of(score.groups),
+            "lines": lines_of(score.lines.get(table.lines)),
+            "also-against": [name for name in score.also_against if name in outputs and has_baseline],
+            "beer": score.beer,
+        }
+        if score.by_length and not table.lines:
+            is_source = score.by_length_of == "source"
+            values |= {"by-length": score.by_length, "src": In(self.text(table.test, source)) if is_source else None}
+        if has_baseline and not table.lines and source in self.sides():
+            if score.shares is not None:
+                values |= {"controls": score.shares.controls, "controls-by": score.shares.by}
+            values["by"] = score.by
+            if score.by or values.get("controls-by"):
+                values["conllu"] = In(self.parse(table.test, source))
+        made = self.score_file(table)
+        command = Command(["fairseq-syntax", "score", *options({**values, "json": Out(made)})])
+        reads = tuple(file for files in outputs.values() for file in files)
+        # Translations are identified by paths, which do not count in the fingerprint, so name the systems.
+        about = tuple(f"{name}:{len(files)}" for name, files in outputs.items())
+        return self.stage("score", f"score {table}", [command], [made], reads=reads, about=about)
+
+    # ------------------------------------------------------------------------------------------------------------- keys
+
+    def key(self, run: Run) -> str:
+        """A fingerprint of the settings in the recipe on which the results of a run depend.
+
+        Recipes with equal settings share results. Unlike that of a stage, the key does not depend on the content of
+        files, because results are stored without the corpus.
+        """
+        recipe, system = self.recipe, self.recipe.systems[run.system]
+        places = {"data", "download", "train", "valid", "tests"}
+        corpus = recipe.corpus.model_dump(exclude=places, exclude_defaults=True)
+        parse = recipe.parse.model_dump(exclude={"controls": {"__all__": {"about"}}}, exclude_defaults=True)
+        for side in ("source", "target"):
+            parse.get(side, {}).pop("models", None)
+        parse["controls"] = parse.get("controls", {}).get(system.parse)
+        stages = [self.train(run), *self.translations(run)]
+        # Without paths and words that do not affect results, which have other types.
+        commands = [[word for word in one.words if type(word) is str] for stage in stages for one in stage.commands]
+        pieces = recipe.pieces.model_dump(exclude_defaults=True)
+        once = [one for one in recipe.commands.values() if one.each == "once" and one.before not in ("score", "report")]
+        of_run = [one for one in recipe.commands.values() if one.is_of(run.system)]
+        # only if present, because older results were stored before recipes had commands and an environment
+        more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
+        return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
+
+    def score_key(self, table: Scored) -> str:
+        """A fingerprint of the settings on which stored scores depend, in addition to the runs."""
+        told = {"values", "trees", "perplexity"}
+        commands = [one.run for one in self.recipe.commands.values() if one.before == "score"]
+        score = self.recipe.score.model_dump(exclude=told, exclude_defaults=True)
+        return fingerprint(str(table), score, self.recipe.baseline, *filter(None, [commands]))

@@ -14,7 +14,6 @@ import numpy as np
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import MAIN, Run, Scored
-from fairseq_syntax.lab.recipes.model_stages import tokenizer
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.scoring.logs import Curves
@@ -232,7 +231,7 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric
     references = [path for path in plan.references(table.test) if path.exists()]
     if not references:
         return {}
-    scorer = Scorer(metric, [read_text(path) for path in references], tokenizer(plan), plan.recipe.score.lowercase)
+    scorer = Scorer(metric, [read_text(path) for path in references], plan.tokenizer, plan.recipe.score.lowercase)
     runs: dict[str, list[np.ndarray]] = {system["name"]: [] for system in report["systems"]}
     for run in plan.runs:
         path = plan.output(run, table)

@@ -11,7 +11,6 @@ from typing import Any
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Run
-from fairseq_syntax.lab.recipes.model_stages import translations
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results
 from fairseq_syntax.lab.recipes.runner import Runner, environment
@@ -54,7 +53,7 @@ class Work:
     def finished(self) -> list[Run]:
         """The runs whose translations exist."""
         kept = self.kept_runs
-        return [r for r in self.plan.runs if r in kept or all(s.is_done() for s in translations(self.plan, r))]
+        return [r for r in self.plan.runs if r in kept or all(s.is_done() for s in self.plan.translations(r))]
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations of the chosen runs, except for runs with stored results."""
@@ -104,7 +103,7 @@ class Work:
     def _restore(self, run: Run) -> None:
         """Write the stored translations of a run to their usual files, unless they were made here."""
         outputs = self.kept.runs[str(run)]["outputs"]
-        for table, stage in zip(self.plan.outputs(run), translations(self.plan, run)):
+        for table, stage in zip(self.plan.outputs(run), self.plan.translations(run)):
             # Existing files may belong to earlier settings of the recipe.
             if str(table) in outputs and not stage.is_done():
                 (path,) = stage.outputs
