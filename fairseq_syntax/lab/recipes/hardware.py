@@ -26,10 +26,9 @@ def hardware() -> Mapping[str, Any]:
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             facts["versions"][package] = metadata.version(package)
-    with suppress(ImportError):
-        import torch
+    import torch
 
-        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
 
 

@@ -20,13 +20,7 @@ from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 
 @dataclass
 class Kept:
-    """The content of a file.
-
-    Attributes:
-        runs: the line of each ``SYSTEM/SEED``
-        scores: the line of each table
-        environments: hardware and versions, in the order of use
-    """
+    """The content of a file: the lines of runs by ``SYSTEM/SEED``, those of scores by table, and the environments."""
 
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)

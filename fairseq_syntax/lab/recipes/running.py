@@ -25,7 +25,6 @@ class Work:
     """Executes a recipe: runs its stages, scores finished runs, and collects and stores their results.
 
     Args:
-        plan: the plan of the recipe
         only, seeds: the systems or runs, and the seeds, to make (default: all)
         to: the last kind of stage to make
     """
@@ -75,8 +74,7 @@ class Work:
 
     def scores(self, finished: Sequence[Run]) -> list[Stage]:
         """The stages that score the finished runs."""
-        stages = (self.plan.score(table, finished) for table in self.plan.tables())
-        return [stage for stage in stages if stage is not None]
+        return [stage for table in self.plan.tables() if (stage := self.plan.score(table, finished))]
 
     def all_stages(self) -> list[Stage]:
         """All stages, as if all runs were finished."""
@@ -89,11 +87,7 @@ class Work:
     # -------------------------------------------------------------------------------------------------------- work
 
     def run(self, runner: Runner) -> list[str]:
-        """Run the unfinished stages.
-
-        Returns:
-            the names of the stages that failed
-        """
+        """Run the unfinished stages, and return the names of those that failed."""
         failed = runner.run(self.stages())
         scores = self._wanted(self.scores(self.finished()))
         for run in self.kept_runs if scores else ():
@@ -103,10 +97,9 @@ class Work:
     def _restore(self, run: Run) -> None:
         """Write the stored translations of a run to their usual files, unless they were made here."""
         outputs = self.kept.runs[str(run)]["outputs"]
-        for table, stage in zip(self.plan.outputs(run), self.plan.translations(run)):
+        for (table, path), stage in zip(self.plan.outputs(run).items(), self.plan.translations(run)):
             # Existing files may belong to earlier settings of the recipe.
             if str(table) in outputs and not stage.is_done():
-                (path,) = stage.outputs
                 make_folder(path.parent)
                 with atomic_open(path) as file:
                     file.writelines(f"{line}\n" for line in outputs[str(table)])
@@ -120,10 +113,8 @@ class Work:
             stage, entry = self.plan.score(table, finished), self.kept.scores.get(str(table))
             if stage is not None and stage.is_done():
                 results.reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
-                continue
-            if entry is None or entry["key"] != self.plan.score_key(table):
-                continue  # nothing is stored, or the recipe's scoring has changed
-            if entry["runs"].items() <= keys.items():  # its runs have not changed since
+            # unless the recipe's scoring, or one of its runs, has changed since
+            elif entry and entry["key"] == self.plan.score_key(table) and entry["runs"].items() <= keys.items():
                 results.reports[table] = entry["report"]
         for run in finished:
             log = self.plan.model(run) / "train.log"
@@ -139,22 +130,23 @@ class Work:
         Its hardware is added to ``results``, which already contains its curves.
         """
         score = self.plan.recipe.score
-        facts: dict[str, Any] = {"seconds": {}, "commands": [], "values": {}}
+        seconds: dict[str, float] = {}
+        commands: list[str] = []
+        values: dict[str, float] = {}
         for stage in self.plan.of_run(run):
             note = (read_record(stage.stamp) or {}).get("note") or {}
-            before = facts["seconds"].get(stage.kind, 0.0)
-            facts["seconds"][stage.kind] = round(before + note.get("seconds", 0.0), 1)
-            facts["commands"] += note.get("commands", [])
+            seconds[stage.kind] = round(seconds.get(stage.kind, 0.0) + note.get("seconds", 0.0), 1)
+            commands += note.get("commands", [])
             if (machine := note.get("hardware")) and machine not in results.environments:
                 results.environments.append(machine)
         for test in self.plan.tests if run.system in score.trees else ():
-            facts["values"][f"UAS, {test}"] = 100 * number_in(self.plan.tree_scores(run, test), "UAS.f1")
+            values[f"UAS, {test}"] = 100 * number_in(self.plan.tree_scores(run, test), "UAS.f1")
         if score.perplexity and (points := results.curves.get(run, {}).get("valid", {}).get("ppl")):
-            facts["values"]["perplexity, valid"] = points[-1][1]
+            values["perplexity, valid"] = points[-1][1]
         for name, value in score.values.items():
             if value.systems is None or run.system in value.systems:
-                facts["values"][name] = number_in(self.plan.place(value.file, run), value.key)
-        return facts
+                values[name] = number_in(self.plan.place(value.file, run), value.key)
+        return {"seconds": seconds, "commands": commands, "values": values}
 
     def keep(self, results: Results) -> Path:
         """Add results to the recipe's file of stored results. Raises SyntaxDataError if the recipe names no file."""
@@ -164,9 +156,9 @@ class Work:
         for run, facts in results.facts.items():
             if run in self.kept_runs:
                 kept.runs[str(run)] = self.kept.runs[str(run)]
-                continue
-            outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
-            kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
+            else:
+                outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
+                kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
         for table, report in results.reports.items():
             names = [system["name"] for system in report["systems"]]
             keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
