@@ -84,11 +84,7 @@ class Layout:
         return [Run(name, seed) for seed in self.recipe.seeds for name in self.recipe.systems]
 
     def chosen(self, only: Collection[str] | None = None, seeds: Collection[int] | None = None) -> list[Run]:
-        """Select runs by the names of systems or runs, and by seeds.
-
-        Raises:
-            SyntaxDataError: a name or a seed is not in the recipe
-        """
+        """Select runs by names of systems or runs, and by seeds. Raises SyntaxDataError if the recipe has none such."""
         for name in only or ():
             if name not in self.recipe.systems and name not in map(str, self.runs):
                 hint = meant(name, self.recipe.systems)

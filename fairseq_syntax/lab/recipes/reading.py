@@ -19,12 +19,7 @@ _NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # describe the oth
 
 @dataclass
 class Document:
-    """A YAML file as plain values, with the place of each key.
-
-    Attributes:
-        values: strings, lists and mappings
-        places: the file and line of each value, by its path of keys
-    """
+    """A YAML file: its strings, lists and mappings, and the file and line of each value, by its path of keys."""
 
     values: Any
     places: dict[tuple[str, ...], tuple[Path, int | None]]
@@ -36,13 +31,10 @@ class Document:
 
 
 def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
-    """Read and validate a recipe.
+    """Read and validate a recipe. Raises SyntaxDataError with the line of the first error.
 
     Args:
         changes: new values for keys, as in ``{"corpus.data": "multi30k"}``; values are parsed as YAML
-
-    Raises:
-        SyntaxDataError: the first error in the recipe, with the line
     """
     path = Path(path)
     document = read(path)
@@ -73,11 +65,7 @@ class _Texts(yaml.SafeLoader):
 
 
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
-    """Read a recipe with the recipes that it extends, without validating it.
-
-    Raises:
-        SyntaxDataError: the file cannot be read, is not YAML, or extends itself
-    """
+    """Read a recipe with the recipes that it extends, without validating it."""
     try:
         # Composed once, for both the places and the values of keys.
         loader = _Texts(path.read_text(encoding="utf-8"))

@@ -33,24 +33,20 @@ _TYPES = {"string": "text", "integer": "whole number", "number": "number", "bool
 def page() -> str:
     """The reference as Markdown: one table per section, with the top-level keys first."""
     whole = Recipe.model_json_schema()
-    sections: dict[str | None, Any] = {None: whole, **{f"#/$defs/{name}": one for name, one in whole["$defs"].items()}}
-    parts, seen = [_HEAD], set()
-    waiting: list[tuple[str, str | None]] = [("", None)]
-    while waiting:
-        name, reference = waiting.pop(0)
-        if reference in seen:
-            continue
-        seen.add(reference)
-        section = sections[reference]
+    sections = {f"#/$defs/{name}": section for name, section in whole["$defs"].items()}
+    parts = [_HEAD]
+    waiting: list[tuple[str, Mapping[str, Any]]] = [("", whole)]
+    for name, section in waiting:  # which grows
         head = [f"## {name or 'The file'}", "", _about(section), "", "| key | value | default | |", "|---|---|---|---|"]
         for key, value in section["properties"].items():
-            needed = key in section.get("required", ())
-            below = _references(value)
-            text = value.get("description") or next((_about(sections[one]).split("\n")[0] for one in below), "")
-            default = "needed" if needed else _default(value.get("default"))
+            below = [sections[reference] for reference in _references(value)]
+            text = value.get("description") or (_about(below[0]).split("\n")[0] if below else "")
+            default = "needed" if key in section.get("required", ()) else _default(value.get("default"))
             head.append(f"| `{key}` | {_type(value)} | {default} | {text} |")
             suffix = {"object": ".NAME", "array": "[]"}.get(value.get("type", ""), "")
-            waiting += [(f"{name}.{key}".strip(".") + suffix, one) for one in below]
+            for one in below:
+                if all(one is not other for _, other in waiting):
+                    waiting.append((f"{name}.{key}".strip(".") + suffix, one))
         parts.append("\n".join(head))
     return "\n\n".join(parts) + "\n"
 
@@ -61,11 +57,9 @@ def _about(section: Mapping[str, Any]) -> str:
 
 def _references(value: Any) -> list[str]:
     """The sections referenced in a value's schema."""
-    if isinstance(value, list):
-        return [one for each in value for one in _references(each)]
-    if not isinstance(value, Mapping):
-        return []
-    return [value["$ref"]] if "$ref" in value else [one for each in value.values() for one in _references(each)]
+    if isinstance(value, Mapping):
+        return [value["$ref"]] if "$ref" in value else _references(list(value.values()))
+    return [one for each in value for one in _references(each)] if isinstance(value, list) else []
 
 
 def _type(value: Mapping[str, Any]) -> str:

@@ -117,7 +117,7 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
         yield Section(str(table), list(tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
     controls = {name: control for name, control in recipe.parse.controls.items() if name in parses}
-    entries = [*recipe.systems.items(), *controls.items()]
+    entries: list[tuple[str, Any]] = [*recipe.systems.items(), *controls.items()]
     if descriptions := [f"{name}: {entry.about}" for name, entry in entries if entry.about]:
         yield Section("Systems", descriptions, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
@@ -220,11 +220,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
 
 
 def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric: str) -> dict[str, np.ndarray]:
-    """The sentence scores [N] of each system with outputs for a test set, averaged over its seeds.
-
-    Args:
-        metric: a key of :data:`.names.METRICS`
-    """
+    """The sentence scores [N] of each system with outputs for a test set, averaged over its seeds."""
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 
@@ -241,11 +237,7 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric
 
 
 def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int) -> Table:
-    """A table of further numbers of the systems: mean ± standard deviation over seeds.
-
-    Args:
-        what: which facts, ``values`` or ``seconds``
-    """
+    """A table of the systems' facts called ``what``: mean ± standard deviation over seeds."""
     names = list(dict.fromkeys(name for facts in results.facts.values() for name in facts[what]))
     rows = []
     for system in plan.recipe.systems:
@@ -297,7 +289,7 @@ def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
 
 def commands(plan: Plan, results: Results) -> str:
     """The commands of the first finished run of each system."""
-    parts = {}
+    parts: dict[str, str] = {}
     for run, facts in results.facts.items():
         if facts["commands"]:
             parts.setdefault(run.system, "\n".join([f"# {run}", *facts["commands"]]))

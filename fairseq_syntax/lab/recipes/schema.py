@@ -109,18 +109,18 @@ class Corpus(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Corpus:
-        if self.source == self.target:
-            raise ValueError("source and target are the same language: files could not be told apart")
-        if self.reader is None and not (self.train and self.valid):
-            raise ValueError("give train and valid, or a reader and its data")
-        if self.reader is not None and (self.train or self.valid):
-            raise ValueError("a reader gives train and valid itself: name one or the other")
-        if not self.tests:
-            raise ValueError("give tests, at least one")
-        if self.reader is not None and self.data is None:
-            raise ValueError("a reader needs data, the folder with its files")
-        if self.tests.keys() & {"train", "valid"}:
-            raise ValueError("no test set can be called train or valid")
+        has_reader, has_files = self.reader is not None, bool(self.train or self.valid)
+        problems = {
+            "source and target are the same language: files could not be told apart": self.source == self.target,
+            "give train and valid, or a reader and its data": not has_reader and not (self.train and self.valid),
+            "a reader gives train and valid itself: name one or the other": has_reader and has_files,
+            "a reader needs data, the folder with its files": has_reader and self.data is None,
+            "give tests, at least one": not self.tests,
+            "no test set can be called train or valid": self.tests.keys() & {"train", "valid"},
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise ValueError(problem)
         for name in self.references:
             _check_names([name], self.tests, "test set", "references", name)
         for name in self.words:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Subset
+from fairseq_syntax.lab.recipes.schema import Recipe, Subset
 
 PAIRS, FIRST, UPDATES, WIDTH, PIECES = 200, 12, 4, 32, 300
+_PARSER = "fairseq_syntax.corpus.parsing.chain"
 _WIDTHS = ("embed-dim", "ffn-embed-dim", "hidden-size", "out-embed-dim", "embed-path")
 _LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs",
              "max-update", "max-tokens")  # fmt: skip
@@ -24,7 +25,9 @@ def smoke(recipe: Recipe) -> Recipe:
     small.corpus.first, small.corpus.subset = FIRST, Subset(pairs=PAIRS)
     small.corpus.words, small.corpus.download, small.corpus.filter.languages = {}, False, False
     for side in filter(None, (small.parse.source, small.parse.target)):
-        _without_models(side)
+        # a parser that needs no model, also instead of an existing parse, which covers all sentences
+        side.parser, side.models, side.structured, side.files = _PARSER, None, False, None
+        side.tokenizer = "spaces" if side.tokenizer == "spaces" else "basic"
     size = small.pieces.size or PIECES
     small.pieces.size = min(size, PIECES) if isinstance(size, int) else {k: min(n, PIECES) for k, n in size.items()}
     small.pieces.models = {}
@@ -38,12 +41,6 @@ def smoke(recipe: Recipe) -> Recipe:
     small.score.resamples, small.score.trials, small.score.lines, small.score.groups = 20, 20, {}, None
     small.published = [figures for figures in recipe.published if figures.lines is None]
     return small
-
-
-def _without_models(side: ParseSide) -> None:
-    """Use a parser that needs no model, also instead of an existing parse, which covers all sentences."""
-    side.parser, side.models, side.structured, side.files = "fairseq_syntax.corpus.parsing.chain", None, False, None
-    side.tokenizer = "spaces" if side.tokenizer == "spaces" else "basic"
 
 
 def _cut(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,12 +80,7 @@ def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curd
 
 @dataclass(frozen=True)
 class Command:
-    """A command line.
-
-    Args:
-        words: the program and its arguments, or ``bash`` and a shell script
-        stdout: the file for standard output, instead of the stage's log
-    """
+    """A command line: the program and its arguments, and a file for standard output, instead of the stage's log."""
 
     words: Sequence[Word]
     stdout: Path | None = None
@@ -110,9 +105,6 @@ class Stage:
     """Commands that make output files from input files.
 
     Args:
-        kind: one of :data:`KINDS`
-        name: the name of the stage within the recipe, as displayed
-        outputs: the files that exist when it is done
         stamp: a file of the recipe next to which the record of the stage is stored, because commands keep their own
             records and locks next to their outputs
         reads: inputs in addition to those in the commands' words
@@ -123,7 +115,7 @@ class Stage:
         after: the names of stages that precede it, in addition to those that make its inputs
     """
 
-    kind: str
+    kind: Kind
     name: str
     commands: tuple[Command, ...]
     outputs: tuple[Path, ...]
@@ -146,21 +138,12 @@ class Stage:
         return [path for path in (*self.inputs, *self.listed) if not path.exists()]
 
     def step(self) -> Step:
-        """The step of the stage for its current inputs, which must exist.
-
-        Raises:
-            SyntaxDataError: an input is missing
-        """
+        """The step of the stage for its current inputs. Raises SyntaxDataError if one is missing."""
         for path in self.missing():
             hint = _NO_CORPUS if path in self.listed else None
             raise SyntaxDataError(f"is needed for {self.name}, but does not exist", path=path, hint=hint)
-        parts: list[str] = []
-        for command in self.commands:
-            for word in command.words:
-                if isinstance(word, In):
-                    parts.append(content(word.path))
-                elif type(word) is str:
-                    parts.append(word)
+        words = [word for command in self.commands for word in command.words if type(word) in (str, In)]
+        parts = [content(word.path) if isinstance(word, In) else word for word in words]
         parts += [content(path) for path in self.reads] + [_listing(path) for path in self.listed]
         return Step((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))
 

@@ -27,12 +27,7 @@ ALL = "all"
 
 
 def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: bool = False) -> np.ndarray:
-    """Which items are decided correctly, bool [items].
-
-    Args:
-        scores: the scores of the set's rows; higher is better
-        ties_right: whether equal scores count as right
-    """
+    """Which items are decided correctly, bool [items], by the scores of the set's rows, where higher is better."""
     better = operator.ge if ties_right else operator.gt
     return np.array([better(scores[item.correct], scores[item.incorrect]) for item in contrast.items], dtype=bool)
 

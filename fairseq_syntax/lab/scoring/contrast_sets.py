@@ -169,14 +169,7 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
 
 
 def _checked(contrast: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
-    """Return a set with items whose sources are not empty.
-
-    Args:
-        first_line: the line number of the first source, if each source has its own line
-
-    Raises:
-        SyntaxDataError: there are no items, or a source is empty
-    """
+    """Check that a set has items and no empty source; ``first_line`` is that of the first source, if each has one."""
     if not contrast.items:
         raise SyntaxDataError(f"the set {contrast.name} has no pairs", path=path)
     for number in sorted({contrast.rows[item.correct][0] for item in contrast.items}):

@@ -14,11 +14,6 @@ from fairseq_syntax.errors import SyntaxDataError, meant
 PUNCTUATION = "punct"
 
 
-def length(line: ParsedLine) -> float:
-    """The number of syntactic words."""
-    return len(line.words)
-
-
 def depth(line: ParsedLine) -> float:
     """The number of arcs between the deepest word and its root; 0 if there are only roots or no words."""
     return max(depths(line.heads), default=0)
@@ -51,14 +46,13 @@ def crossing(line: ParsedLine) -> float:
 
 
 PROPERTIES: dict[str, Callable[[ParsedLine], float]] = {
-    "length": length,
+    "length": lambda line: len(line.words),
     "depth": depth,
     "dependency-length": dependency_length,
     "longest-dependency": longest_dependency,
     "crossing": crossing,
 }
 _COUNTS = ("crossing", "label", "upos")
-_MEANS = ("dependency-length",)  # properties whose values need not be whole numbers
 
 
 @dataclass(frozen=True)
@@ -137,5 +131,6 @@ def interval_label(name: str, over: float | None, to: float | None) -> str:
         return "all" if to is None else "0" if to == 0 else f"≤ {to:.4g}"
     if to is None:
         return f"> {over:.4g}"
-    whole = name not in _MEANS and float(over).is_integer() and to == over + 1
+    # the values of other properties are whole numbers
+    whole = name != "dependency-length" and float(over).is_integer() and to == over + 1
     return f"{to:.4g}" if whole else f"({over:.4g}, {to:.4g}]"

@@ -113,19 +113,14 @@ def shares(
     """:func:`measure` in all metrics where higher is better.
 
     Returns:
-        ``baseline``, ``controls``, ``draws``; by metric, ``metrics`` (gains and shares), ``own`` (the variation between
-        seeds that sentences do not explain, :meth:`.significance.Resampled.seed_spread`) and ``by`` (in intervals)
+        ``baseline``, ``controls``, ``draws``; by metric, ``metrics`` (gains and shares) and ``by`` (in intervals)
     """
-    report: dict[str, Any] = {"baseline": baseline, "controls": list(controls), "draws": DRAWS}
-    report |= {"metrics": {}, "own": {}, "by": {}}
+    metrics, by = {}, {}
     for scorer in scorers:
         if scorer.higher_is_better:
-            resampled = Resampled(scorer, runs, DRAWS, groups=groups)
-            report["metrics"][scorer.name] = measure(resampled, baseline, controls)
-            report["own"][scorer.name] = resampled.seed_spread()
-            by = measure_by(scorer, runs, baseline, controls, parses, properties, groups=groups)
-            report["by"][scorer.name] = by
-    return report
+            metrics[scorer.name] = measure(Resampled(scorer, runs, DRAWS, groups=groups), baseline, controls)
+            by[scorer.name] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=groups)
+    return {"baseline": baseline, "controls": list(controls), "draws": DRAWS, "metrics": metrics, "by": by}
 
 
 def signed(figures: Sequence[float]) -> str:

@@ -143,8 +143,6 @@ class Resampled:
         of_seeds: for each system, the score of each seed, float64 [seeds]
         score: for each system, the mean over its seeds
         scores: for each system, its scores in the draws, float64 [draws]
-        variances: for each system with several seeds, the variance of the seeds' scores, and the part of it that the
-            sentences explain
     """
 
     def __init__(
@@ -160,7 +158,6 @@ class Resampled:
         self.of_seeds = {name: np.array([scorer.corpus(lines, subset) for lines in of]) for name, of in runs.items()}
         self.score = {name: float(whole.mean()) for name, whole in self.of_seeds.items()}
         self.scores: dict[str, np.ndarray] = {}
-        self.variances: dict[str, tuple[float, float]] = {}
         for name, whole in self.of_seeds.items() if draws else ():
             drawn = _draws(scorer, runs[name], draws, seed, subset, groups)  # [seeds, draws]
             self.scores[name] = drawn.mean(0)
@@ -168,22 +165,11 @@ class Resampled:
             if n > 1:
                 # After subtracting the mean of n seeds, (n - 1) / n of a seed's variance remains.
                 of_sentences = float((drawn - drawn.mean(0)).var(axis=1, ddof=1).mean() * n / (n - 1))
-                self.variances[name] = variance, _ = float(whole.var(ddof=1)), of_sentences
+                variance = float(whole.var(ddof=1))
                 if variance > of_sentences:
                     rng = np.random.default_rng([seed, *name.encode()])
                     others = whole[rng.integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
                     self.scores[name] += math.sqrt(1 - of_sentences / variance) * others
-
-    def seed_spread(self) -> float | None:
-        """The standard deviation, over all systems, of seed effects that do not depend on the sentences.
-
-        The unit is the standard deviation that the sentences explain. None if no system has several seeds, or if no
-        seeds differ.
-        """
-        weights = {system: len(self.of_seeds[system]) - 1 for system in self.variances}
-        variance = sum(weights[system] * self.variances[system][0] for system in weights)
-        of_sentences = sum(weights[system] * self.variances[system][1] for system in weights)
-        return math.sqrt(max(0.0, variance / of_sentences - 1)) if of_sentences else None
 
     def difference(self, system: str, other: str) -> Difference:
         """``score(system) - score(other)``."""

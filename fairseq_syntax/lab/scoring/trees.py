@@ -17,7 +17,7 @@ fails for a chain of a thousand words. Therefore it is not part of this package;
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairseq_syntax.corpus.conllu import ParsedLine
@@ -70,19 +70,17 @@ def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
     """Number the words of all lines consecutively. (The heads in a ``ParsedLine`` are 0-based within the line.)"""
     words: list[Word] = []
     characters: list[str] = []
-    position = 0
+    end = 0
     for line in lines:
         offset = len(words)
         for token in line.tokens:
-            form = _without_spaces(token.form)
-            characters.append(form)
+            characters.append(_without_spaces(token.form))
+            start, end = end, end + len(characters[-1])
             for w in range(token.first, token.last + 1):
                 head = -1 if line.heads[w] == w else line.heads[w] + offset
-                label = line.deprels[w].split(":")[0]
-                shares = token.last > token.first
-                text = _without_spaces(line.words[w]).lower()
-                words.append(Word(text, position, position + len(form), head, label, shares, line.file_line))
-            position += len(form)
+                form, label = _without_spaces(line.words[w]).lower(), line.deprels[w].split(":")[0]
+                several = token.last > token.first
+                words.append(Word(form, start, end, head, label, several, line.file_line))
     return Words(words, "".join(characters), path)
 
 
@@ -96,17 +94,16 @@ def evaluate(gold: Words, system: Words) -> dict[str, Score]:
     if not gold.words:
         raise SyntaxDataError("there are no words to compare", path=gold.path)
     pairs = align(gold.words, system.words)
-    to_gold = {s: g for g, s in pairs}
-    to_gold[-1] = -1  # roots align to roots; -2 marks a system head that is not aligned
+    to_gold = {s: g for g, s in pairs} | {-1: -1}  # roots align to roots; -2 marks a system head that is not aligned
     same_head = [gold.words[g].head == to_gold.get(system.words[s].head, -2) for g, s in pairs]
     same_label = [gold.words[g].deprel == system.words[s].deprel for g, s in pairs]
+    n_gold, n_system = len(gold.words), len(system.words)
 
     def score(correct: int) -> Score:
-        n_gold, n_system, aligned = len(gold.words), len(system.words), len(pairs)
         # F1, the harmonic mean, equals the correct words divided by the mean of both counts.
-        totals = (n_system, n_gold, (n_gold + n_system) / 2, aligned)
+        totals = (n_system, n_gold, (n_gold + n_system) / 2, len(pairs))
         precision, recall, f1, accuracy = (correct / total if total else 0.0 for total in totals)
-        return Score(precision, recall, f1, accuracy, correct, n_gold, n_system, aligned)
+        return Score(precision, recall, f1, accuracy, correct, n_gold, n_system, len(pairs))
 
     scores = {"Words": score(len(pairs)), "UAS": score(sum(same_head))}
     if gold.labelled and system.labelled:
@@ -125,7 +122,8 @@ def align(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]
             g += not a.shares_token and a.start < b.start
             s += not b.shares_token and b.start < a.start
             g_end, s_end = _stretch(gold, system, g, s, a.end if a.shares_token else b.end)
-            pairs += _align_forms(gold, system, range(g, g_end), range(s, s_end))
+            forms = [[word.form for word in words] for words in (gold[g:g_end], system[s:s_end])]
+            pairs += [(g + i, s + j) for i, j in _common_subsequence(*forms)]
             g, s = g_end, s_end
         elif (a.start, a.end) == (b.start, b.end):
             pairs.append((g, s))
@@ -149,39 +147,30 @@ def _stretch(gold: Sequence[Word], system: Sequence[Word], g: int, s: int, end: 
 
     while inside(gold, g) or inside(system, s):
         if g < len(gold) and (s == len(system) or gold[g].start <= system[s].start):
-            word = gold[g]
-            g += 1
+            word, g = gold[g], g + 1
         else:
-            word = system[s]
-            s += 1
+            word, s = system[s], s + 1
         if word.shares_token:
             end = max(end, word.end)
     return g, s
 
 
-def _align_forms(
-    gold: Sequence[Word], system: Sequence[Word], gold_range: range, system_range: range
-) -> list[tuple[int, int]]:
-    """The longest common subsequence of forms; ties are resolved by dropping gold words first."""
-    rows, columns = len(gold_range), len(system_range)
-    longest = [[0] * (columns + 1) for _ in range(rows + 1)]
-    for i in reversed(range(rows)):
-        for j in reversed(range(columns)):
-            if gold[gold_range[i]].form == system[system_range[j]].form:
-                longest[i][j] = 1 + longest[i + 1][j + 1]
-            else:
-                longest[i][j] = max(longest[i + 1][j], longest[i][j + 1])
-    pairs = []
+def _common_subsequence(gold: Sequence[str], system: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The index pairs of the longest common subsequence; ties are resolved by dropping gold forms first."""
+    longest = [[0] * (len(system) + 1) for _ in range(len(gold) + 1)]
+    for i in reversed(range(len(gold))):
+        for j in reversed(range(len(system))):
+            same = gold[i] == system[j]
+            longest[i][j] = 1 + longest[i + 1][j + 1] if same else max(longest[i + 1][j], longest[i][j + 1])
     i = j = 0
-    while i < rows and j < columns:
-        if gold[gold_range[i]].form == system[system_range[j]].form:
-            pairs.append((gold_range[i], system_range[j]))
+    while i < len(gold) and j < len(system):
+        if gold[i] == system[j]:
+            yield i, j
             i, j = i + 1, j + 1
         elif longest[i][j] == longest[i + 1][j]:
             i += 1
         else:
             j += 1
-    return pairs
 
 
 def _without_spaces(form: str) -> str:
@@ -190,14 +179,12 @@ def _without_spaces(form: str) -> str:
 
 
 def _check_characters(gold: Words, system: Words) -> None:
-    if gold.characters == system.characters:
-        return
     a, b = gold.characters, system.characters
+    if a == b:
+        return
     at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     line = next((w.file_line for w in system.words if w.end > at), None)
-    raise SyntaxDataError(
-        f"the two files differ in their text: here {b[at : at + 20]!r}, in {gold.path} {a[at : at + 20]!r}",
-        path=system.path,
-        line=line,
-        hint="both files must be parses of the same text; spaces, tokens and sentence boundaries may differ",
-    )
+    here, there = b[at : at + 20], a[at : at + 20]
+    message = f"the two files differ in their text: here {here!r}, in {gold.path} {there!r}"
+    hint = "both files must be parses of the same text; spaces, tokens and sentence boundaries may differ"
+    raise SyntaxDataError(message, path=system.path, line=line, hint=hint)
