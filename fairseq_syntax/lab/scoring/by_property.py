@@ -114,16 +114,13 @@ def by_syntax(
         draws = resamples if enough_sentences(lines, groups) else 0
         for scorer in scorers:
             resampled = Resampled(scorer, runs, draws, subset=lines, groups=groups)
-            scores[scorer.name] = of = {name: {"score": score} for name, score in resampled.score.items()}
-            for name, drawn in resampled.scores.items():
-                of[name] |= dict(zip(("low", "high"), bounds(drawn)))
-            differences[scorer.name] = {
-                name: dict(vars(resampled.difference(name, baseline)))
-                if draws
-                else {"difference": of[name]["score"] - of[baseline]["score"]}
-                for name in of
-                if name != baseline
-            }
+            scores[scorer.name], differences[scorer.name] = {}, {}
+            for name, score in resampled.score.items():
+                interval = dict(zip(("low", "high"), bounds(resampled.scores[name]))) if draws else {}
+                scores[scorer.name][name] = {"score": score, **interval}
+                if name != baseline:
+                    tests = vars(resampled.difference(name, baseline)) if draws else {}
+                    differences[scorer.name][name] = {"difference": score - resampled.score[baseline], **tests}
         return {"scores": scores, "differences": differences}
 
     parts = by_property(parses, properties, measure)

@@ -228,26 +228,34 @@ def _tests(
         for scorer in scorers:
             resampled = Resampled(scorer, runs, options.resamples if enough else 0, groups=groups)
             for base, others in tests.items():
-                family = []
                 for name, of_metrics in others.items():
                     one: dict[str, Any] = {"difference": resampled.score[name] - resampled.score[base]}
                     one["seeds"] = seed_test(resampled.of_seeds[base], resampled.of_seeds[name])
-                    one["runs"] = [{} for _ in runs[name]]
-                    if groups is None:  # these tests know no groups
-                        if enough and options.trials:
-                            for run, ours, theirs in zip(one["runs"], runs[name], itertools.cycle(runs[base])):
-                                run["randomization"] = randomization_test(scorer, theirs, ours, options.trials)
-                        both = (np.mean([scorer.sentences(run) for run in runs[each]], axis=0) for each in (base, name))
-                        one |= sentence_tests(*both)
+                    one |= _of_sentences(scorer, runs[name], runs[base], options.trials if enough else 0, groups)
                     if resampled.scores:
                         found = resampled.difference(name, base)
                         one["bootstrap"] = {"low": found.low, "high": found.high, "p": found.p, "signature": signature}
                         one["detectable"] = found.detectable
                     of_metrics[scorer.name] = one
-                    family.append(one)
                     bar.update()
-                _correct(family)
+                _correct([of_metrics[scorer.name] for of_metrics in others.values()])
     return tests
+
+
+def _of_sentences(
+    scorer: Scorer,
+    system: Sequence[Sequence[str]],
+    base: Sequence[Sequence[str]],
+    trials: int,
+    groups: Sequence[str] | None,
+) -> dict[str, Any]:
+    """The tests that assume independent sentences; none with groups."""
+    if groups is not None:
+        return {"runs": [{} for _ in system]}
+    pairs = list(zip(itertools.cycle(base), system))
+    runs = [{"randomization": randomization_test(scorer, *pair, trials)} if trials else {} for pair in pairs]
+    means = [np.mean([scorer.sentences(run) for run in each], axis=0) for each in (base, system)]
+    return {"runs": runs, **sentence_tests(*means)}
 
 
 def _correct(family: Sequence[dict[str, Any]]) -> None:
