@@ -6,19 +6,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Body, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.serving import libretranslate
 from fairseq_syntax.use.serving.guard import Guard, in_time
-from fairseq_syntax.use.serving.libretranslate import languages_of, route_of
 from fairseq_syntax.use.serving.messages import (
-    ANSWER_EXAMPLE,
     REQUEST_EXAMPLES,
     Health,
     ModelInfo,
@@ -26,7 +25,7 @@ from fairseq_syntax.use.serving.messages import (
     Reason,
     TranslateAnswer,
     TranslateRequest,
-    explained,
+    validated,
 )
 from fairseq_syntax.use.serving.playground import api_page, playground
 from fairseq_syntax.use.serving.service import Service
@@ -37,13 +36,14 @@ DESCRIPTION = (
 REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": Reason, "description": text}
     for status, text in {
-        400: "The body cannot be read",
         413: "The request is too large",
         422: "The request cannot be understood, or a sentence cannot be parsed or translated",
         503: "Too much is waiting; try again later",
         504: "The translation took too long",
     }.items()
 }
+# Validated by hand, since LibreTranslate's requests have the same path.
+BODY = {"schema": TranslateRequest.model_json_schema(), "examples": REQUEST_EXAMPLES}
 
 
 def create_app(
@@ -79,28 +79,31 @@ def create_app(
         redoc_url=None,
     )
     page, page_policy = playground(models_of(service), examples)
-    router = APIRouter(route_class=route_of(service, timeout))
 
-    @router.post(
+    @app.post(
         "/translate",
         response_model=TranslateAnswer,
-        responses={200: {"content": {"application/json": {"example": ANSWER_EXAMPLE}}}, **REASONS},
+        responses=REASONS,
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": BODY}}},
         summary="Translate sentences",
     )
-    async def translate(
-        request: Request,
-        body: Annotated[TranslateRequest, Body(openapi_examples=REQUEST_EXAMPLES)],  # type: ignore[arg-type]
-    ) -> Any:
+    async def translate(request: Request) -> Any:
         """Translate one or several sentences, given as text, tokens or parses, with one or several models.
 
         A JSON body or a form with `q`, `source` and `target` is answered in LibreTranslate's format.
         """
-        work = service.translate(body, deadline=time.monotonic() + timeout)
+        try:
+            body = await request.body()
+        except ClientDisconnect:  # in the middle of the body, or uvicorn has rejected a malformed one
+            return Response(status_code=499)
+        if (answer := await libretranslate.answer(service, request, body, timeout)) is not None:
+            return answer
+        work = service.translate(validated(TranslateRequest, body), deadline=time.monotonic() + timeout)
         return await in_time(work, request, timeout)
 
     @app.get("/languages", summary="The languages, as LibreTranslate answers them")
     async def languages() -> list[dict[str, Any]]:
-        return languages_of(service)
+        return libretranslate.languages_of(service)
 
     @app.get("/health", summary="Whether the server works")
     async def health() -> Health:
@@ -131,21 +134,16 @@ def create_app(
 
     @app.exception_handler(SyntaxDataError)
     async def bad_data(_: Request, error: SyntaxDataError) -> JSONResponse:
-        return _reason(422, error.message + (f" ({error.hint})" if error.hint else ""))
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _reason(422, explained(error.errors()))
+        return JSONResponse({"detail": error.message + (f" ({error.hint})" if error.hint else "")}, 422)
 
     @app.exception_handler(Exception)
     async def defect(*_: Any) -> JSONResponse:
-        return _reason(500, "a defect of the server; its log says more")
+        return JSONResponse({"detail": "a defect of the server; its log says more"}, 500)
 
-    app.include_router(router)
     # The middleware added last is outermost, so requests rejected for their host are counted too.
-    paths = frozenset(app.openapi()["paths"])
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(Guard, max_bytes=max_bytes, answered=service.metrics.answered, paths=paths)
+    paths = frozenset(app.openapi()["paths"])
+    app.add_middleware(Guard, max_bytes=max_bytes, metrics=service.metrics, paths=paths)
     return app
 
 
@@ -167,8 +165,3 @@ def models_of(service: Service) -> Models:
         parser=service.source.parser.options.parser if service.source.parser is not None else None,
         relations=sorted({relation for model in models for relation in model.relations()}),
     )
-
-
-def _reason(status: int, text: str) -> JSONResponse:
-    # an error message may quote lone surrogates, which UTF-8 cannot encode
-    return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, status)

@@ -11,13 +11,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fairseq_syntax.inference.search_control import OnStep
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 LIGHT = 0.25  # an item may interrupt a batch if its weight is at most this share of the heaviest item's
 PATIENCE = 0.2  # seconds before a batch can be interrupted; most batches finish earlier
@@ -27,27 +23,20 @@ class Cancelled(TimeoutError):
     """An item was cancelled, missed its deadline, or was still unfinished when the stage was closed."""
 
 
-class _Answer(Future[Result]):
-    """A future that also records a cancellation while its item is being processed."""
+class _Entry(Future[Any]):
+    """An item and its future result; it also records a cancellation while the item is being processed."""
 
-    unwanted = False
+    def __init__(self, item: Any, key: Hashable, weight: float, turn: float, deadline: float) -> None:
+        super().__init__()
+        self.item, self.key, self.weight, self.turn, self.deadline = item, key, weight, turn, deadline
+        self._refused = False
 
     def cancel(self) -> bool:
-        self.unwanted = True
+        self._refused = True
         return super().cancel()
 
-
-@dataclass(eq=False)
-class _Entry(Generic[Item, Result]):
-    item: Item
-    key: Hashable
-    weight: float
-    turn: float
-    deadline: float
-    future: _Answer[Result] = field(default_factory=_Answer)
-
     def unwanted(self) -> bool:
-        return self.future.unwanted or time.monotonic() > self.deadline
+        return self._refused or time.monotonic() > self.deadline
 
 
 class RunningBatches:
@@ -81,7 +70,7 @@ class RunningBatches:
         return True
 
 
-class Stage(Generic[Item, Result]):
+class Stage:
     """A worker thread that processes waiting items in batches.
 
     It never waits for a batch to fill up: while one batch is processed, the next one gathers.
@@ -96,9 +85,8 @@ class Stage(Generic[Item, Result]):
         size: the maximum number of items in a batch
         weight: the maximum weight of a batch including padding (the number of items times the largest weight). A
             heavier item forms a batch by itself.
-        batch_done: called in the worker thread after each batch, with the key and the number of items
-        patience: seconds before a light batch may interrupt a running one
         running: shared with other stages, so that heavy batches wait for their light ones
+        patience: seconds before a light batch may interrupt a running one
 
     If ``work`` raises, the batch is halved and tried again, so an item that fails does not affect the others; its
     result is the exception.
@@ -107,18 +95,16 @@ class Stage(Generic[Item, Result]):
     def __init__(
         self,
         name: str,
-        work: Callable[[Any, list[Item], OnStep, bool], Sequence[Result | Exception]],
+        work: Callable[[Any, list[Any], OnStep, bool], Sequence[Any]],
         *,
         size: int,
         weight: float,
-        batch_done: Callable[[Any, int], None] | None = None,
-        patience: float = PATIENCE,
         running: RunningBatches | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self._work, self._size, self._weight = work, size, weight
-        self._batch_done, self._patience = batch_done, patience
-        self._running = running or RunningBatches()
-        self._waiting: dict[_Entry[Item, Result], None] = {}  # in the order of arrival
+        self._running, self._patience = running or RunningBatches(), patience
+        self._waiting: dict[_Entry, None] = {}  # in the order of arrival
         self._changed = threading.Condition()
         self._clock = 0.0  # virtual time: the start tag of the batch in progress
         self._turns: dict[Hashable, float] = {}  # the start tag of each request's next item
@@ -128,13 +114,13 @@ class Stage(Generic[Item, Result]):
 
     def submit(
         self,
-        item: Item,
+        item: Any,
         *,
         key: Hashable = None,
         weight: float = 1,
         request: Hashable = None,
         deadline: float = float("inf"),
-    ) -> Future[Result]:
+    ) -> Future[Any]:
         """Add an item to the queue.
 
         Cancelling the returned future removes the item; if it is being processed, its processing ends at the next step.
@@ -148,17 +134,18 @@ class Stage(Generic[Item, Result]):
         with self._changed:
             if self._closed:
                 raise RuntimeError("this stage is closed")
-            # After the request's earlier work, but not before now: an idle request earns no credit.
-            turn = max(self._clock, self._turns.get(request, 0.0)) if request is not None else self._clock
-            entry: _Entry[Item, Result] = _Entry(item, key, weight, turn, deadline)
+            turn = self._clock
             if request is not None:
+                # After the request's earlier work, but not before now: an idle request earns no credit.
+                turn = max(turn, self._turns.get(request, 0.0))
                 if len(self._turns) > 1024:  # tags that have passed equal the clock anyway
                     self._turns = {name: at for name, at in self._turns.items() if at > self._clock}
                 self._turns[request] = turn + weight
+            entry = _Entry(item, key, weight, turn, deadline)
             self._waiting[entry] = None
             self._changed.notify()
-        entry.future.add_done_callback(lambda future: self._forget(entry) if future.cancelled() else None)
-        return entry.future
+        entry.add_done_callback(lambda _: self._forget(entry) if entry.cancelled() else None)
+        return entry
 
     def waiting(self) -> int:
         """The number of items in the queue."""
@@ -183,21 +170,20 @@ class Stage(Generic[Item, Result]):
             self._thread.join(1.0)
         return not self._thread.is_alive()
 
-    def _forget(self, entry: _Entry[Item, Result]) -> None:
+    def _forget(self, entry: _Entry) -> None:
         with self._changed:
             self._waiting.pop(entry, None)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
                 chosen = self._choose(list(self._waiting), self._weight)
             self._begin(chosen)
 
-    def _choose(self, waiting: list[_Entry[Item, Result]], most: float) -> list[_Entry[Item, Result]]:
+    def _choose(self, waiting: list[_Entry], most: float) -> list[_Entry]:
         """Take the next entry from the queue, and others with its key that fit into the batch."""
         queue = sorted(waiting, key=lambda entry: entry.turn)
         first = queue[0]
@@ -205,37 +191,33 @@ class Stage(Generic[Item, Result]):
         # A light entry may overtake entries with earlier tags; the clock never goes back.
         self._clock = max(self._clock, first.turn)
         for entry in queue[1:]:
-            if len(chosen) == self._size:
-                break
             if entry.key != first.key:
                 continue
             heaviest = max(heaviest, entry.weight)
             # Not `continue`: lighter entries behind this one must not overtake it.
-            if (len(chosen) + 1) * heaviest > most:
+            if len(chosen) == self._size or (len(chosen) + 1) * heaviest > most:
                 break
             chosen.append(entry)
         for entry in chosen:
             del self._waiting[entry]
         return chosen
 
-    def _begin(self, chosen: list[_Entry[Item, Result]], *, nested: bool = False) -> None:
+    def _begin(self, chosen: list[_Entry], *, nested: bool = False) -> None:
         """Process a batch, except for its cancelled entries."""
         # A running future cannot be cancelled any more; `unwanted` records the wish.
-        batch = [entry for entry in chosen if entry.future.set_running_or_notify_cancel()]
+        batch = [entry for entry in chosen if entry.set_running_or_notify_cancel()]
         for entry in batch:
             if entry.unwanted() or self._stopped:
-                entry.future.set_exception(Cancelled("too late"))
-        batch = [entry for entry in batch if not entry.future.done()]
+                entry.set_exception(Cancelled("too late"))
+        batch = [entry for entry in batch if not entry.done()]
         if batch:
             with self._running.batch(max(entry.weight for entry in batch)):
                 self._finish(batch, nested)
-            if self._batch_done is not None:
-                self._batch_done(batch[0].key, len(batch))
 
-    def _finish(self, batch: list[_Entry[Item, Result]], nested: bool) -> None:
+    def _finish(self, batch: list[_Entry], nested: bool) -> None:
         try:
-            on_step = _Steps(self, batch, nested)
-            results = list(self._work(batch[0].key, [entry.item for entry in batch], on_step, nested))
+            items, on_step = [entry.item for entry in batch], self._on_step(batch, nested)
+            results = list(self._work(batch[0].key, items, on_step, nested))
             if len(results) != len(batch):
                 raise RuntimeError(f"{len(results)} results of {len(batch)} items")
         except Cancelled as error:
@@ -249,11 +231,34 @@ class Stage(Generic[Item, Result]):
                 # Awaiting SystemExit would end the server's event loop, and StopIteration cannot be awaited.
                 error = RuntimeError(f"{type(error).__name__}: {error}")
             results = [error]
-        for entry, result in zip(batch, results, strict=True):
+        for entry, result in zip(batch, results):
             if isinstance(result, Exception):
-                entry.future.set_exception(result)
+                entry.set_exception(result)
             else:
-                entry.future.set_result(result)
+                entry.set_result(result)
+
+    def _on_step(self, batch: list[_Entry], nested: bool) -> OnStep:
+        """The step callback of a batch: reports cancelled items, and lets light batches interrupt.
+
+        Interruptions take at most half of a batch's time.
+        """
+        # LIGHT is below 1, so the batch does not wait for itself.
+        light = LIGHT * max(entry.weight for entry in batch)
+        begin, away = time.monotonic(), 0.0
+
+        def on_step() -> list[int]:
+            nonlocal away
+            unwanted = [number for number, entry in enumerate(batch) if entry.unwanted()]
+            if len(unwanted) == len(batch) or self._stopped:
+                raise Cancelled
+            now = time.monotonic()
+            # The batch's own time (now - begin - away), less its patience and the time of earlier interruptions.
+            left = now - begin - self._patience - 2 * away
+            if not nested and left >= 0 and (self._interrupt(light) or self._running.wait_for_light(light, left)):
+                away += time.monotonic() - now
+            return unwanted
+
+        return on_step
 
     def _interrupt(self, most: float) -> bool:
         """Process a batch of light entries, if any; return whether there were any."""
@@ -266,28 +271,3 @@ class Stage(Generic[Item, Result]):
             chosen = self._choose(light, most)
         self._begin(chosen, nested=True)
         return True
-
-
-class _Steps(Generic[Item, Result]):
-    """The step callback of a batch: reports cancelled items, and lets light batches interrupt.
-
-    Interruptions take at most half of a batch's time.
-    """
-
-    def __init__(self, stage: Stage[Item, Result], batch: list[_Entry[Item, Result]], nested: bool) -> None:
-        self._stage, self._batch, self._nested = stage, batch, nested
-        # LIGHT is below 1, so the batch does not wait for itself.
-        self._light = LIGHT * max(entry.weight for entry in batch)
-        self._begin, self._away = time.monotonic(), 0.0
-
-    def __call__(self) -> list[int]:
-        unwanted = [number for number, entry in enumerate(self._batch) if entry.unwanted()]
-        if len(unwanted) == len(self._batch) or self._stage._stopped:
-            raise Cancelled
-        if not self._nested:
-            now, stage = time.monotonic(), self._stage
-            # The batch's own time (now - begin - away), less its patience and the time of earlier interruptions.
-            left = now - self._begin - stage._patience - 2 * self._away
-            if left >= 0 and (stage._interrupt(self._light) or stage._running.wait_for_light(self._light, left)):
-                self._away += time.monotonic() - now
-        return unwanted

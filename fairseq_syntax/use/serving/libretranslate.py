@@ -7,25 +7,31 @@ It follows LibreTranslate 1.6: ``POST /translate`` with ``q``, ``source``, ``tar
 from __future__ import annotations
 
 import html
-import json
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
-from fastapi import HTTPException, Request, Response
+from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-from pydantic import ValidationError
-from starlette.requests import ClientDisconnect
+from pydantic import BaseModel, BeforeValidator, Field
+from pydantic_core import from_json
 
+from fairseq_syntax.corpus.words import language_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.guard import in_time
-from fairseq_syntax.use.serving.messages import MAX_BEAM, MAX_CHARACTERS, MAX_SENTENCES, FromText, explained
+from fairseq_syntax.use.serving.messages import (
+    MAX_BEAM,
+    MAX_CHARACTERS,
+    MAX_SENTENCES,
+    TranslateRequest,
+    listed,
+    validated,
+)
 from fairseq_syntax.use.serving.service import Service
 
+MOST = MAX_SENTENCES * MAX_CHARACTERS
 # White space that separates the units of translation: at both ends, around line breaks, and after a sentence (final
 # punctuation and closing quotes that are not followed by a lowercase letter). Every alternative starts at the first
 # white-space character, and unclosed markup extends to the end of the text, so matching takes linear time.
@@ -44,15 +50,24 @@ sl Slovenian, sv Swedish, th Thai, tr Turkish, uk Ukrainian, vi Vietnamese, zh C
 """
 
 
-def language(code: str) -> str:
-    """The language of a locale code: ``en`` for ``en_US`` and ``en-us``."""
-    return re.split(r"[-_]", code.lower())[0]
+class _Ask(BaseModel):
+    """A request; other fields, such as ``api_key``, are ignored."""
+
+    q: Annotated[
+        list[str],
+        Field(min_length=1, max_length=MAX_SENTENCES, fail_fast=True),
+        BeforeValidator(lambda q: listed(q or None)),
+    ]
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0, lt=MAX_BEAM)
 
 
 def languages_of(service: Service) -> list[dict[str, Any]]:
     """The response of ``/languages``: the source language and the models' target languages."""
-    source = language(service.models[service.default].source_lang)
-    targets = sorted({language(model.target_lang) for model in service.models.values()})
+    source = language_of(service.models[service.default].source_lang)
+    targets = sorted({language_of(model.target_lang) for model in service.models.values()})
     names: dict[str, str] = dict(pair.split() for pair in _NAMES.split(","))
     return [
         {"code": code, "name": names.get(code, code), "targets": targets if code == source else []}
@@ -60,111 +75,75 @@ def languages_of(service: Service) -> list[dict[str, Any]]:
     ]
 
 
-def route_of(service: Service, timeout: float) -> type[APIRoute]:
-    """A route class that handles LibreTranslate requests (forms, and JSON with ``q``) and passes on all others.
+async def answer(service: Service, request: Request, body: bytes, timeout: float) -> JSONResponse | None:
+    """The response to a LibreTranslate request, a form or JSON with ``q``; None for any other request.
 
     Args:
-        service: parses and translates
-        timeout: maximum time per request, in seconds
+        timeout: maximum time, in seconds
     """
-
-    class Route(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            otherwise = super().get_route_handler()
-
-            async def handler(request: Request) -> Response:
-                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-                try:
-                    body = await request.body()  # Starlette keeps the body, so `otherwise` can read it again
-                except ClientDisconnect:  # in the middle of the body, or uvicorn has rejected a malformed one
-                    return Response(status_code=499)
-                try:
-                    fields = _fields(kind, body)
-                    if fields is not None:
-                        work = _translated(service, fields, time.monotonic() + timeout)
-                        return JSONResponse(await in_time(work, request, timeout))
-                except SyntaxDataError as error:
-                    return _error(400, error.message)
-                except ValidationError as error:
-                    return _error(400, explained(error.errors()))
-                except HTTPException as error:
-                    return _error(error.status_code, error.detail, error.headers)
-                return await otherwise(request)
-
-            return handler
-
-    return Route
+    try:
+        fields = _fields(request.headers.get("content-type", ""), body)
+        if fields is None:
+            return None
+        ask = validated(_Ask, fields)
+        work = _translated(service, ask, isinstance(fields["q"], list), time.monotonic() + timeout)
+        return JSONResponse(await in_time(work, request, timeout))
+    except SyntaxDataError as error:
+        return JSONResponse({"error": error.message}, 400)
+    except HTTPException as error:
+        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
 
 def _fields(kind: str, body: bytes) -> dict[str, Any] | None:
-    """The fields of a LibreTranslate request; None for any other request."""
-    if kind == "application/x-www-form-urlencoded":
+    if kind.lower().startswith("application/x-www-form-urlencoded"):
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_SENTENCES + 20)
         except ValueError as error:
-            raise SyntaxDataError(f"Invalid request: {error}") from error
-        return {name: values if name == "q" and len(values) > 1 else values[0] for name, values in fields.items()}
+            raise SyntaxDataError(str(error)) from None
+        return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
     try:
-        # FastAPI parses all other bodies, so parse only what may be LibreTranslate's.
-        value = json.loads(body) if b'"q"' in body else None
-    except (ValueError, RecursionError):
+        value = from_json(body) if b'"q"' in body else None
+    except ValueError:
         return None
     return value if isinstance(value, dict) and "q" in value else None
 
 
-def _error(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": reason.encode("utf-8", "replace").decode()}, status, headers=headers)
-
-
-async def _translated(service: Service, fields: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-    for name in ("q", "source", "target"):
-        if not fields.get(name):
-            raise SyntaxDataError(f"Invalid request: missing {name} parameter")
-    several = isinstance(fields["q"], list)
-    texts = fields["q"] if several else [fields["q"]]
-    if len(texts) > MAX_SENTENCES or not all(isinstance(text, str) for text in texts):
-        raise SyntaxDataError(f"Invalid request: q parameter is not a text, or at most {MAX_SENTENCES} texts")
-    if sum(map(len, texts)) > (most := MAX_SENTENCES * MAX_CHARACTERS):
-        raise SyntaxDataError(f"Invalid request: q parameter has more than {most} characters")
-    form = fields.get("format") or "text"
-    if form not in ("text", "html"):
-        raise SyntaxDataError(f"{form} format is not supported")
-    number = str(fields.get("alternatives", 0))
-    if not re.fullmatch("[0-9]{1,4}", number) or int(number) >= MAX_BEAM:
-        raise SyntaxDataError(f"Invalid request: alternatives parameter is not a number below {MAX_BEAM}")
-    source, target = str(fields["source"]), str(fields["target"])
-    source_lang = service.models[service.default].source_lang
-    if source != "auto" and language(source) != language(source_lang):
-        raise SyntaxDataError(f"{source} is not supported")
-    model = next((m.name for m in service.models.values() if language(m.target_lang) == language(target)), None)
-    if model is None:
-        raise SyntaxDataError(f"{target} is not available as a target language from {source_lang}")
+async def _translated(service: Service, ask: _Ask, several: bool, deadline: float) -> dict[str, Any]:
+    """The response as JSON values; ``several``: whether ``q`` was a list."""
+    if sum(map(len, ask.q)) > MOST:
+        raise SyntaxDataError(f"q has more than {MOST} characters")
+    source = language_of(service.models[service.default].source_lang)
+    if ask.source != "auto" and language_of(ask.source) != source:
+        raise SyntaxDataError(f"{ask.source} is not supported")
+    targets = {language_of(model.target_lang): model.name for model in reversed(service.models.values())}
+    if language_of(ask.target) not in targets:
+        raise SyntaxDataError(f"{ask.target} is not available as a target language from {source}")
     sentences: list[str] = []
-    joins = [_apart(text, sentences, markup=form == "html") for text in texts]
-    translations: list[list[str]] = [[] for _ in sentences]  # per sentence, best first
-    ranks = range(int(number) + 1)
+    texts = [_apart(text, sentences, markup=ask.format == "html") for text in ask.q]
+    best: list[list[str]] = [[] for _ in sentences]  # the translations of each sentence, best first
     if sentences:
-        request = FromText(text=sentences, model=model, nbest=len(ranks))
+        wanted = {"text": sentences, "model": targets[language_of(ask.target)], "nbest": ask.alternatives + 1}
+        request = validated(TranslateRequest, wanted)
         for hypothesis in (await service.translate(request, deadline)).translations:
-            translations[hypothesis.sentence].append(hypothesis.text)
+            best[hypothesis.sentence].append(hypothesis.text)
     # A search may return fewer translations than requested; the last one is repeated.
-    joined = [[join([best[min(rank, len(best) - 1)] for best in translations]) for rank in ranks] for join in joins]
-    result: dict[str, list[Any]] = {"translatedText": [best for best, *_ in joined]}
-    if len(ranks) > 1:
-        result["alternatives"] = [others for _, *others in joined]
-    if source == "auto":  # there is only one source language, so nothing is detected
-        result["detectedLanguage"] = [{"confidence": 0, "language": language(source_lang)}] * len(texts)
+    ranks = [[of_one[min(rank, len(of_one) - 1)] for of_one in best] for rank in range(ask.alternatives + 1)]
+    first, *others = [[_joined(parts, chosen, ask.format == "html") for parts in texts] for chosen in ranks]
+    result: dict[str, list[Any]] = {"translatedText": first}
+    if others:
+        result["alternatives"] = [list(of_text) for of_text in zip(*others)]
+    if ask.source == "auto":  # there is only one source language, so nothing is detected
+        result["detectedLanguage"] = [{"confidence": 0, "language": source}] * len(texts)
     return result if several else {name: values[0] for name, values in result.items()}
 
 
-def _apart(text: str, sentences: list[str], *, markup: bool) -> Callable[[Sequence[str]], str]:
-    """Split a text into sentences; returns a function that joins their translations.
+def _apart(text: str, sentences: list[str], *, markup: bool) -> list[str | int]:
+    """Split a text into what is kept and the indices of its sentences, which are appended to ``sentences``.
 
     Args:
-        sentences: the list to which the text's sentences are appended
         markup: whether the text is HTML, in which only the text between tags is translated
     """
-    parts: list[str | int] = []  # text that is kept, and indices of sentences
+    parts: list[str | int] = []
     for place, part in enumerate(_MARKUP.split(text) if markup else [text]):
         if place % 2:  # separators, captured by the group of the pattern
             parts.append(part)
@@ -172,14 +151,15 @@ def _apart(text: str, sentences: list[str], *, markup: bool) -> Callable[[Sequen
         for gap, piece in enumerate(_BETWEEN.split(html.unescape(part) if markup else part)):
             if gap % 2 or not piece:
                 parts.append(piece)
-            else:
-                if len(sentences) == MAX_SENTENCES:
-                    raise SyntaxDataError(f"Invalid request: q parameter has more than {MAX_SENTENCES} sentences")
-                parts.append(len(sentences))
-                sentences.append(" ".join(piece.split()))
+                continue
+            if len(sentences) == MAX_SENTENCES:
+                raise SyntaxDataError(f"q has more than {MAX_SENTENCES} sentences")
+            parts.append(len(sentences))
+            sentences.append(" ".join(piece.split()))
+    return parts
 
-    def join(translations: Sequence[str]) -> str:
-        escape = partial(html.escape, quote=False) if markup else str
-        return "".join(escape(translations[p]) if isinstance(p, int) else p for p in parts)
 
-    return join
+def _joined(parts: Sequence[str | int], translations: Sequence[str], markup: bool) -> str:
+    """The text of :func:`_apart` with these translations of its sentences."""
+    said = [html.escape(text, quote=False) for text in translations] if markup else translations
+    return "".join(said[part] if isinstance(part, int) else part for part in parts)

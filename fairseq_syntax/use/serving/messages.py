@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
+    ValidationError,
     model_validator,
 )
 
 from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu, read_conllu, text_of
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use import BEAM
 
 MAX_SENTENCES = 64
@@ -38,21 +38,53 @@ EXAMPLE_CONLLU = """\
 4	.	_	PUNCT	.	_	3	punct	_	_
 """
 
+
+def listed(value: Any) -> Any:
+    """A list of a single string; any other value as it is."""
+    return [value] if isinstance(value, str) else value
+
+
+def _nested(value: Any) -> Any:
+    return [value] if isinstance(value, list) and value and isinstance(value[0], str) else value
+
+
+# A body of 1 MiB may have 300,000 bad members, and to report each takes half a second: fail_fast reports the first.
+_SEVERAL = Field(min_length=1, max_length=MAX_SENTENCES, fail_fast=True)
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
+Texts = Annotated[list[Text], _SEVERAL]
 Form = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^\S+$")]
-Tokens = Annotated[list[Form], Field(min_length=1, max_length=MAX_TOKENS)]
+Tokens = Annotated[list[Form], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)]
+TokenLists = Annotated[list[Tokens], _SEVERAL]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Names = Annotated[list[Name], _SEVERAL]
+Conllu = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SENTENCES * MAX_CHARACTERS)]
 # JSON does not distinguish 4.0 from 4
 Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
 
 
-class Options(BaseModel):
-    """The options that all forms of a request have."""
+class TranslateRequest(BaseModel):
+    """Sentences in one of three forms, and options."""
 
     # strict, as in the OpenAPI description: "5" is not a number, and 0 is not a boolean
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"oneOf": [{"required": [form]} for form in ("text", "tokens", "conllu")]},
+    )
 
-    model: Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_SENTENCES)] | None = Field(
+    text: Annotated[Texts, BeforeValidator(listed, json_schema_input_type=Text | Texts)] = Field(
+        default_factory=list, description="a sentence, or several, which the server parses"
+    )
+    tokens: Annotated[TokenLists, BeforeValidator(_nested, json_schema_input_type=Tokens | TokenLists)] = Field(
+        default_factory=list,
+        description="the tokens of a sentence, or of several, which the server parses without changing them",
+    )
+    conllu: Conllu = Field(
+        default_factory=str,
+        description="one sentence or several in CoNLL-U, with a blank line between them, used as they are; `Arcs=` in "
+        "MISC holds the parser's probabilities, for models that read them",
+    )
+    model: Annotated[Names, BeforeValidator(listed, json_schema_input_type=Name | Names)] | None = Field(
         None, description="a model by its name, or several; by default the first that was loaded"
     )
     beam: Whole = Field(BEAM, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
@@ -63,10 +95,19 @@ class Options(BaseModel):
         False, description="also answer the attention weights of the best translation; for one sentence and one model"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, body: Any) -> Any:
+        if isinstance(body, dict) and len(body) > 20:  # each unknown one would be reported
+            raise ValueError(f"{len(body)} fields: there are {', '.join(cls.model_fields)}")
+        return body
+
     @model_validator(mode="after")
-    def _check(self) -> Options:
+    def _check(self) -> TranslateRequest:
+        if len(self.model_fields_set & {"text", "tokens", "conllu"}) != 1:
+            raise ValueError("exactly one of text, tokens and conllu is expected")
         # Reading the sentences here turns their errors into validation errors.
-        several = len(self.sentences) > 1 or (isinstance(self.model, list) and len(self.model) > 1)
+        several = len(self.sentences) > 1 or len(self.model or ()) > 1
         if self.attention and several:
             raise ValueError("attention is answered for one sentence and one model at a time")
         return self
@@ -74,93 +115,48 @@ class Options(BaseModel):
     @cached_property
     def sentences(self) -> Sequence[str | list[str] | ParsedLine]:
         """The sentences: at least one, none of them empty."""
-        raise NotImplementedError
-
-
-class FromText(Options):
-    """A request with raw text, which the server parses."""
-
-    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
-        description="a sentence, or several"
-    )
-
-    @cached_property
-    def sentences(self) -> Sequence[str]:
-        texts = [" ".join(text.split()) for text in ([self.text] if isinstance(self.text, str) else self.text)]
+        if self.tokens:
+            return self.tokens
+        if self.conllu:
+            return _read(self.conllu)
+        texts = [" ".join(text.split()) for text in self.text]
         if "" in texts:
             raise ValueError(f"sentence {texts.index('')} (counted from 0) has no words")
         return texts
 
 
-class FromTokens(Options):
-    """A request with tokens, which the server parses without changing the tokenization."""
-
-    tokens: Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
-        description="the tokens of a sentence, or of several"
-    )
-
-    @cached_property
-    def sentences(self) -> Sequence[list[str]]:
-        return [self.tokens] if isinstance(self.tokens[0], str) else self.tokens  # type: ignore[list-item,return-value]
-
-
-class FromConllu(Options):
-    """A request with parses, which are used as they are."""
-
-    conllu: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SENTENCES * MAX_CHARACTERS)] = Field(
-        description="one sentence or several in CoNLL-U, with a blank line between them; `Arcs=` in MISC holds the "
-        "parser's probabilities, for models that read them"
-    )
-
-    @cached_property
-    def sentences(self) -> Sequence[ParsedLine]:
-        # without empty lines, of which a small body could contain a million
-        lines = list(islice(read_conllu(io.StringIO(self.conllu), empty=False), MAX_SENTENCES + 1))
-        if not 1 <= len(lines) <= MAX_SENTENCES:
-            raise ValueError(f"more than {MAX_SENTENCES} sentences" if lines else "the CoNLL-U has no sentence")
-        for number, line in enumerate(lines):
-            for what, size, most in (
-                ("words", len(line.words), MAX_TOKENS),
-                ("characters", len(text_of(line)), MAX_CHARACTERS),
-                ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
-            ):
-                if size > most:
-                    raise ValueError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
-        return lines
+def _read(conllu: str) -> list[ParsedLine]:
+    """The parses of a request; ValueError if there are none, too many or too long ones."""
+    # without empty lines, of which a small body could contain a million
+    lines = list(islice(read_conllu(io.StringIO(conllu), empty=False), MAX_SENTENCES + 1))
+    if not 1 <= len(lines) <= MAX_SENTENCES:
+        raise ValueError(f"more than {MAX_SENTENCES} sentences" if lines else "the CoNLL-U has no sentence")
+    for number, line in enumerate(lines):
+        for what, size, most in (
+            ("words", len(line.words), MAX_TOKENS),
+            ("characters", len(text_of(line)), MAX_CHARACTERS),
+            ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
+        ):
+            if size > most:
+                raise ValueError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
+    return lines
 
 
-FORMS = ("text", "tokens", "conllu")
+Request = TypeVar("Request", bound=BaseModel)
 
 
-def _form(body: Any) -> str:
-    """Choose the form of a body, so that only errors about that form are reported."""
-    return next((form for form in FORMS if isinstance(body, dict) and form in body), "text")
+def validated(schema: type[Request], body: Any) -> Request:
+    """A request from its JSON text or value; SyntaxDataError says in one line what is wrong with it."""
+    try:
+        return schema.model_validate_json(body) if isinstance(body, bytes) else schema.model_validate(body)
+    except ValidationError as invalid:
+        reasons = []
+        for error in invalid.errors(include_url=False, include_context=False, include_input=False)[:6]:
+            where = ".".join(map(str, error["loc"]))
+            message = error["msg"].removeprefix("Value error, ")  # pydantic's prefix of our own messages
+            reasons.append(f"{where}: {message}" if where else message)
+        raise SyntaxDataError("; ".join(reasons)[:2000]) from None
 
-
-def _of_a_size(body: Any) -> Any:
-    """Limit the number of members before they are validated.
-
-    pydantic validates every member and reports each error, which takes half a second for a body of 1 MiB.
-    """
-    if isinstance(body, dict):
-        if len(body) > 2 * len(FromText.model_fields):
-            raise ValueError(f"{len(body)} fields: there are {', '.join(FORMS)} and {', '.join(Options.model_fields)}")
-        for name, value in body.items():
-            most = MAX_TOKENS if name == "tokens" else MAX_SENTENCES
-            if not isinstance(value, list):
-                continue
-            for members in (value, *(member for member in value[:most] if isinstance(member, list))):
-                most = MAX_TOKENS if members is not value else most
-                if len(members) > most:
-                    raise ValueError(f"{name[:40]}: at most {most} items, not {len(members)}")
-    return body
-
-
-TranslateRequest = Annotated[
-    Annotated[FromText, Tag("text")] | Annotated[FromTokens, Tag("tokens")] | Annotated[FromConllu, Tag("conllu")],
-    Discriminator(_form),
-    BeforeValidator(_of_a_size),
-]
 
 REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"summary": "A sentence", "value": {"text": "the man saw the girl with the telescope ."}},
@@ -279,26 +275,6 @@ class TranslateAnswer(BaseModel):
     )
 
 
-ANSWER_EXAMPLE = {
-    "translations": [
-        {
-            "sentence": 0,
-            "model": "PASCAL",
-            "rank": 0,
-            "text": "der Mann sah das Mädchen mit dem Fernrohr (sah).",
-            "score": -0.01,
-            "pieces": ["▁der", "▁Mann", "▁sah", "▁das", "▁Mädchen", "▁mit", "▁dem", "▁Fernrohr", "▁(", "sah", ")", "."],
-            "cut": False,
-            "alignment": None,
-        }
-    ],
-    "sources": ["the man saw the girl with the telescope ."],
-    "parses": None,
-    "without_parse": [],
-    "attention": None,
-}
-
-
 class ModelInfo(BaseModel):
     """A loaded model."""
 
@@ -329,24 +305,3 @@ class Reason(BaseModel):
     """An error."""
 
     detail: str
-
-
-def explained(errors: Sequence[Any]) -> str:
-    """Summarize pydantic's validation errors in one line.
-
-    For a field that may be a string or a list, pydantic reports the errors of both alternatives. Those of the
-    alternative that does not fit the value's type are left out.
-    """
-    places = [error["loc"][2:] for error in errors]  # after "body" and the form of the request
-    # a field and, if it has several alternatives, the one that the error is about, such as list[str]
-    forms = [place[: 1 + sum(isinstance(part, str) for part in place[1:2])] for place in places]
-    of_others = {f for f, e in zip(forms, errors) if len(f) == 2 and e["type"] in ("string_type", "list_type")}
-    told = {form[0] for form in forms if form and form not in of_others}
-    reasons: dict[str, None] = {}  # ordered, without duplicates
-    for place, form, error in zip(places, forms, errors):
-        if form in of_others and form[0] in told:
-            continue
-        where = ".".join(str(part) for part in (*form[:1], *place[len(form) :]))
-        message = error["msg"].removeprefix("Value error, ")  # pydantic's prefix of our own messages
-        reasons[f"{where}: {message}" if where else message] = None
-    return "; ".join(list(reasons)[:6])[:2000]

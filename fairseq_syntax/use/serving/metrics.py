@@ -12,45 +12,26 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """The metrics of one server, in a registry of their own.
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        of_all: dict[str, Any] = {"namespace": "fairseq_syntax", "registry": self._registry}
-        of_sizes = {"buckets": SIZES, **of_all}
-        ProcessCollector(registry=self._registry)
-        self._requests = Counter("requests", "answered requests", ["path", "status"], **of_all)
-        self._seconds = Histogram("request_seconds", "until the answer", ["path"], buckets=SECONDS, **of_all)
-        self._parsed = Histogram("parse_batch", "sentences parsed together", **of_sizes)
-        self._translated = Histogram("translate_batch", "sentences translated together", ["model"], **of_sizes)
-        self._unparsed = Counter("unparsed", "sentences translated without the parse that a model reads", **of_all)
-        self._waiting = Gauge("waiting", "translations accepted and not yet answered", **of_all)
-        self._capacity = Gauge("capacity", "translations that may wait", **of_all)
+    Args:
+        waiting: the number of translations accepted and not yet answered
+        capacity: the number of translations that may wait
+    """
 
-    def watch(self, waiting: Callable[[], float], capacity: int) -> None:
-        """Connect the gauges of waiting translations and capacity."""
-        self._waiting.set_function(waiting)
-        self._capacity.set(capacity)
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
-
-    def parsed(self, _: object, sentences: int) -> None:
-        """Count a parsed batch."""
-        self._parsed.observe(sentences)
-
-    def unparsed(self, sentences: int) -> None:
-        """Count sentences translated without a parse by a model that reads one."""
-        self._unparsed.inc(sentences)
-
-    def translated(self, key: tuple[str, str, int, bool], sentences: int) -> None:
-        """Count a translated batch; requests for attention do not count."""
-        kind, model, *_ = key
-        if kind == "search":
-            self._translated.labels(model).observe(sentences)
+    def __init__(self, waiting: Callable[[], float], capacity: int) -> None:
+        self.registry = CollectorRegistry()
+        of_all: dict[str, Any] = {"namespace": "fairseq_syntax", "registry": self.registry}
+        sizes: dict[str, Any] = {"buckets": SIZES, **of_all}
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter("requests", "answered requests", ["path", "status"], **of_all)
+        self.seconds = Histogram("request_seconds", "until the answer", ["path"], buckets=SECONDS, **of_all)
+        self.parsed = Histogram("parse_batch", "sentences parsed together", **sizes)
+        self.translated = Histogram("translate_batch", "sentences translated together", ["model"], **sizes)
+        self.unparsed = Counter("unparsed", "sentences translated without the parse that a model reads", **of_all)
+        Gauge("waiting", "translations accepted and not yet answered", **of_all).set_function(waiting)
+        Gauge("capacity", "translations that may wait", **of_all).set(capacity)
 
     def text(self) -> bytes:
         """The metrics in the Prometheus text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

@@ -6,13 +6,11 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.data.tokens import load_tokens
@@ -31,11 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A named model, with a cached search for each beam size.
-
-    Args:
-        name: the model's name in requests and answers
-        translator: the model
+    """A model with a name for requests and answers, and a cached search for each beam size.
 
     Attributes:
         needs: the parts of a parse that the model reads, a subset of ``"tree"`` and ``"arcs"``
@@ -99,31 +93,25 @@ class ServedModel:
     ) -> dict[str, Any]:
         """The attention for the best translation of a sentence, and its parse, as in :func:`.page.exhibit_data`.
 
-        Args:
-            on_step, nested: as in :meth:`translations`
-
-        Raises:
-            SyntaxDataError: the sentence is too long, or lacks a part of the parse that the model needs
+        The arguments and errors are those of :meth:`translations`; too long a sentence is an error too.
         """
         translator = self._search(beam, nested)
         if not isinstance(translator, Translator):
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = self._translator.input()
         tokens = source.encode([sentence])
-        dataset = source.dataset(*tokens)
         # a tag belongs to no word, so then all pieces are shown separately
         parse = None if source.source_tag else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
-        show_model(exhibit, self.name, translator, dataset, 0, on_step)
+        show_model(exhibit, self.name, translator, source.dataset(*tokens), 0, on_step)
         return exhibit_data(exhibit)
 
 
 @dataclass
 class Source:
-    """The parser for requests, and the behaviour if it fails.
+    """The parser for raw text and tokens, and the behaviour if it fails.
 
     Attributes:
-        parser: the parser for raw text and tokens, if any
         neutral: whether a sentence that cannot be parsed is translated without a parse
         timeout: seconds after which an unparsed sentence counts as one that cannot be parsed; None for no limit
     """
@@ -131,15 +119,6 @@ class Source:
     parser: Parser | None
     neutral: bool = False
     timeout: float | None = None
-
-    def parse(self, sentences: Sequence[str | list[str]]) -> list[ParsedLine]:
-        """Parse texts and lists of tokens.
-
-        Raises:
-            SyntaxDataError: a text cannot be parsed
-        """
-        assert self.parser is not None
-        return self.parser.parse(list(sentences))  # type: ignore[arg-type]
 
 
 def load_models(
@@ -159,14 +138,11 @@ def load_models(
     Raises:
         SyntaxDataError: a checkpoint is missing or unusable, or the models' source languages differ
     """
+    options: dict[str, Any] = {"device": device, "batch_size": batch_size, "missing_parse": missing_parse}
     # The models need no parsers of their own, since the service parses.
-    options: dict[str, Any] = {
-        "device": device,
-        "batch_size": batch_size,
-        "missing_parse": missing_parse,
-        "parser_name": NO_PARSER,
-    }
-    models = [ServedModel(name, Translator.load(path, data, **options)) for name, path in paths.items()]
+    models = [
+        ServedModel(name, Translator.load(path, data, parser_name=NO_PARSER, **options)) for name, path in paths.items()
+    ]
     languages = {model.source_lang for model in models}
     if len(languages) > 1:
         raise SyntaxDataError(
@@ -185,8 +161,8 @@ def examples_of(model: ServedModel, count: int = 3) -> list[str]:
         dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
         short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
         chosen = islice((tokens for tokens in short if unknown not in tokens), count)
-        spell = partial(text_of_tokens, dictionary=task.source_dictionary, segmenter=task.source_segmenter)
-        return list(dict.fromkeys(spell(tokens, lang=langs[0]) for tokens in chosen))
+        texts = (text_of_tokens(t, task.source_dictionary, task.source_segmenter, langs[0]) for t in chosen)
+        return list(dict.fromkeys(texts))
     return []
 
 
@@ -215,41 +191,32 @@ def load_source(
     Raises:
         SyntaxDataError: the parser cannot be loaded, and ``missing_parse`` is ``error``
     """
+    source = Source(None, missing_parse == "neutral", parse_timeout)
     readers = [model for model in models if model.needs]
-    neutral = missing_parse == "neutral"
-    nothing = Source(None, neutral, parse_timeout)
     if parser == NO_PARSER or not (readers or parser or model_dir is not None):
-        return nothing
+        return source
     before = [options for model in readers or models if (options := model.parsed_with) is not None]
     # Control parses first: otherwise their models would get real parses unnoticed.
     before.sort(key=controls, reverse=True)
-    if any(other != before[0] for other in before):
-        logger.warning("the training texts of these models were parsed with different options; the first are used")
-
     first = before[0] if before else None
-
-    def load(distributions: bool) -> Source:
-        options = options_as_before(
-            first,
-            parser=parser,
-            lang=lang,
-            model_dir=model_dir,
-            distributions=distributions,
-            source_lang=models[0].source_lang,
-        )
-        return Source(load_parser(options, first), neutral, parse_timeout)
-
+    if any(other != first for other in before):
+        logger.warning("the training texts of these models were parsed with different options; the first are used")
+    common: dict[str, Any] = {
+        "parser": parser,
+        "lang": lang,
+        "model_dir": model_dir,
+        "source_lang": models[0].source_lang,
+    }
     try:
         try:
-            return load(distributions=True)
+            source.parser = load_parser(options_as_before(first, distributions=True, **common), first)
         except SyntaxDataError as error:  # not every parser has probabilities, and maybe no model needs them
             if any("arcs" in model.needs for model in models):
                 raise
-            source = load(distributions=False)
+            source.parser = load_parser(options_as_before(first, distributions=False, **common), first)
             logger.warning("no model reads probabilities, so the parser computes none: %s", error)
-            return source
     except SyntaxDataError as error:
-        if not neutral:
+        if not source.neutral:
             raise
         logger.warning("there is no parser: %s", error)
-        return nothing
+    return source

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
-import os
 import socket
-import threading
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from fairseq_syntax.errors import SyntaxDataError
-
-logger = logging.getLogger(__name__)
 
 HEADERS = [  # sent with every answer
     ("x-content-type-options", "nosniff"),
@@ -23,39 +17,13 @@ HEADERS = [  # sent with every answer
 ]
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that always stops within the grace period.
-
-    Open requests have nine tenths of the period; then they are cancelled, and searches end at their next step. If work
-    without steps, such as parsing, is still running at the end of the period, the process exits.
-    """
-
-    def __init__(self, config: uvicorn.Config, grace: float) -> None:
-        super().__init__(config)
-        self._hard_end = threading.Timer(grace, _end_now, [grace])
-        self._hard_end.daemon = True
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self.should_exit:
-            self._hard_end.start()
-        super().handle_exit(sig, frame)
-
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
-        super().run(sockets)
-        self._hard_end.cancel()
-
-
-def _end_now(grace: float) -> None:
-    logger.error("work has not finished after %g seconds; the server ends anyway", grace)
-    os._exit(1)
-
-
-def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[Server, socket.socket]:
+def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[uvicorn.Server, socket.socket]:
     """Create a server that is not running yet, and its listening socket, to which clients can already connect.
 
     Args:
         host, port: the address to listen on; port 0 chooses a free port
-        grace: the grace period for stopping, in seconds
+        grace: seconds for stopping. Open requests have nine tenths of them; then they are cancelled, and searches end
+            at their next step.
 
     Raises:
         SyntaxDataError: the address cannot be listened on
@@ -78,17 +46,13 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
     except (SystemExit, OSError, OverflowError) as error:  # uvicorn logs the reason and exits
         message = f"cannot listen on {host}:{port}"
         raise SyntaxDataError(message, option="--port", hint="choose another") from error
-    return Server(config, grace), listening
+    return uvicorn.Server(config), listening
 
 
 def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
     """Run the server until SIGTERM or SIGINT; then accept no more requests, and finish the open ones.
 
-    Args:
-        grace: the grace period for stopping, in seconds
-
-    Raises:
-        SyntaxDataError: as :func:`prepared`
+    The arguments and errors are those of :func:`prepared`.
     """
     server, listening = prepared(app, host, port, grace=grace)
     # A request with many small lists triggers the garbage collector, which would search everything loaded so far and

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastapi import HTTPException
@@ -14,20 +13,12 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.words import has_no_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.inference.sentences import unparsed
+from fairseq_syntax.inference.sentences import Sentence, unparsed
+from fairseq_syntax.use.base import Translation
 from fairseq_syntax.use.serving.batching import RunningBatches, Stage
-from fairseq_syntax.use.serving.messages import (
-    Alignment,
-    FromConllu,
-    FromText,
-    FromTokens,
-    Hypothesis,
-    Parse,
-    TranslateAnswer,
-)
+from fairseq_syntax.use.serving.messages import Alignment, Hypothesis, Parse, TranslateAnswer, TranslateRequest
 from fairseq_syntax.use.serving.metrics import Metrics
 from fairseq_syntax.use.serving.models import ServedModel, Source
-from fairseq_syntax.use.translator import Translation
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +33,6 @@ class Service:
         batch_size: the maximum number of sentences in a batch
         parse_words: the maximum number of words in a batch of the parser, padding included
         search_words: the maximum number of words times beam size in a batch of a model, padding included
-        metrics: counts batches
     """
 
     def __init__(
@@ -54,32 +44,16 @@ class Service:
         batch_size: int = 32,
         parse_words: int = 1024,
         search_words: int = 8192,
-        metrics: Metrics | None = None,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.default = models[0].name
         self.source, self.capacity = source, capacity
         self.accepted = 0
-        self.metrics = metrics or Metrics()
-        self.metrics.watch(lambda: self.accepted, capacity)
-        running = RunningBatches()
-        self._parsing: Stage[str | list[str], ParsedLine] = Stage(
-            "parse",
-            lambda _, sentences, on_step, nested: source.parse(sentences),
-            size=batch_size,
-            weight=parse_words,
-            batch_done=self.metrics.parsed,
-            running=running,
-        )
-        self._translating: dict[str, Stage[str | ParsedLine, Any]] = {
-            name: Stage(
-                f"translate {name}",
-                self._translate,
-                size=batch_size,
-                weight=search_words,
-                batch_done=self.metrics.translated,
-                running=running,
-            )
+        self.metrics = Metrics(lambda: self.accepted, capacity)
+        common: dict[str, Any] = {"size": batch_size, "running": RunningBatches()}
+        self._parsing = Stage("parse", self._parse_batch, weight=parse_words, **common)
+        self._translating = {
+            name: Stage(f"translate {name}", self._translate_batch, weight=search_words, **common)
             for name in self.models
         }
 
@@ -89,17 +63,10 @@ class Service:
         Args:
             seconds: time limit, after which remaining work is cancelled (default: none)
         """
-        self._parsing.close(seconds)
-        for stage in self._translating.values():
+        for stage in (self._parsing, *self._translating.values()):
             stage.close(seconds)
 
-    def waiting(self) -> int:
-        """The number of accepted items that are still in the queues."""
-        return self._parsing.waiting() + sum(stage.waiting() for stage in self._translating.values())
-
-    async def translate(
-        self, request: FromText | FromTokens | FromConllu, deadline: float = float("inf")
-    ) -> TranslateAnswer:
+    async def translate(self, request: TranslateRequest, deadline: float = float("inf")) -> TranslateAnswer:
         """Answer a request. Cancelling it removes its work from the queues and ends its searches.
 
         Args:
@@ -109,56 +76,11 @@ class Service:
             SyntaxDataError: a sentence cannot be parsed or translated, or a model is unknown
             HTTPException: 503 if the capacity is exhausted
         """
-        models = self._named(request.model)
-        sentences = request.sentences
-        with self._accept(len(sentences) * len(models)):
-            turn = {"request": object(), "deadline": deadline}  # pydantic's models are not hashable
-            parsed = await _all([self._parse(sentence, models, turn) for sentence in sentences])
-            beam = max(request.beam, request.nbest)
-            work = [("search", model, beam, request.alignments) for model in models]
-            # Validation ensures one sentence and one model.
-            if request.attention:
-                work.append(("attention", models[0], beam, False))
-            rows = await _all([self._work(key, beam, parsed, turn) for key in work])
-        return TranslateAnswer(
-            translations=[
-                hypothesis
-                for number in range(len(parsed))
-                for model, row in zip(models, rows)
-                for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
-            ],
-            sources=[sentence if isinstance(sentence, str) else text_of(sentence) for sentence in parsed],
-            parses=self._answered(parsed, sentences) if request.tree else None,
-            attention=rows[-1][0] if request.attention else None,
-            without_parse=self._without_parse(parsed, models),
-        )
-
-    async def _work(
-        self, key: tuple[str, str, int, bool], beam: int, sentences: Sequence[str | ParsedLine], turn: dict[str, Any]
-    ) -> list[Any]:
-        """Submit sentences to a model's thread."""
-        submit = self._translating[key[1]].submit
-        return await _all(
-            [asyncio.wrap_future(submit(s, key=key, weight=beam * _length(s), **turn)) for s in sentences]
-        )
-
-    def _without_parse(self, parsed: Sequence[str | ParsedLine], models: list[str]) -> list[int]:
-        """The indices of the sentences that a model which reads a parse translated without one."""
-        if not any(self.models[name].needs for name in models):
-            return []
-        numbers = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
-        self.metrics.unparsed(len(numbers))
-        return numbers
-
-    def _named(self, names: str | list[str] | None) -> list[str]:
-        wanted = [self.default] if names is None else [names] if isinstance(names, str) else list(dict.fromkeys(names))
-        for name in wanted:
+        models = list(dict.fromkeys(request.model or [self.default]))
+        for name in models:
             if name not in self.models:
                 raise SyntaxDataError(f"no model {name!r}; there are: {', '.join(self.models)}")
-        return wanted
-
-    @contextmanager
-    def _accept(self, amount: int) -> Iterator[None]:
+        amount = len(request.sentences) * len(models)
         if amount > self.capacity:
             raise SyntaxDataError(
                 f"{amount} translations at once, more than the {self.capacity} that may wait; send fewer sentences"
@@ -169,9 +91,39 @@ class Service:
         # No lock is needed, since the event loop handles all requests in one thread.
         self.accepted += amount
         try:
-            yield
+            return await self._answer(request, models, {"request": object(), "deadline": deadline})
         finally:
             self.accepted -= amount
+
+    async def _answer(self, request: TranslateRequest, models: list[str], turn: dict[str, Any]) -> TranslateAnswer:
+        """Parse and translate an accepted request; ``turn``: its arguments of :meth:`.batching.Stage.submit`."""
+        parsed = await _all(self._parse(sentence, models, turn) for sentence in request.sentences)
+        beam = max(request.beam, request.nbest)
+        keys = [("search", model, beam, request.alignments) for model in models]
+        if request.attention:  # validation ensures one sentence and one model
+            keys.append(("attention", models[0], beam, False))
+        pending = []
+        for key in keys:
+            submit = self._translating[key[1]].submit
+            futures = [submit(s, key=key, weight=beam * _length(s), **turn) for s in parsed]
+            pending.append(_all(map(asyncio.wrap_future, futures)))
+        rows = await _all(pending)
+        without_parse: list[int] = []
+        if any(self.models[name].needs for name in models):
+            without_parse = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
+            self.metrics.unparsed.inc(len(without_parse))
+        return TranslateAnswer(
+            translations=[
+                hypothesis
+                for number in range(len(parsed))
+                for model, row in zip(models, rows)
+                for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
+            ],
+            sources=[sentence if isinstance(sentence, str) else text_of(sentence) for sentence in parsed],
+            parses=_parses(parsed) if request.tree else None,
+            attention=rows[-1][0] if request.attention else None,
+            without_parse=without_parse,
+        )
 
     async def _parse(
         self, sentence: str | list[str] | ParsedLine, models: list[str], turn: dict[str, Any]
@@ -199,28 +151,25 @@ class Service:
             )
         return sentence if isinstance(sentence, str) else unparsed(sentence)
 
-    def _answered(self, parsed: Sequence[str | ParsedLine], sent: Sequence[Any]) -> list[Parse | None]:
-        """The parses as in the response; None if there are none."""
-        parses = [
-            # Unparsed tokens are lines too, but their heads are meaningless.
-            None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
-            for line, was in zip(parsed, sent)
-        ]
-        numbered = any(line is not None and len(line.sentences) > 1 for line in parses)
-        return [None if p is None else Parse.of(p, number, numbered=numbered) for number, p in enumerate(parses)]
+    # -- in the threads of the stages ------------------------------------------------------------------------------
 
-    def _translate(
-        self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine], on_step: OnStep, nested: bool
+    def _parse_batch(self, key: Any, sentences: list[Any], on_step: OnStep, nested: bool) -> Sequence[ParsedLine]:
+        assert self.source.parser is not None
+        self.metrics.parsed.observe(len(sentences))
+        return self.source.parser.parse(sentences)
+
+    def _translate_batch(
+        self, key: tuple[str, str, int, bool], sentences: list[Sentence], on_step: OnStep, nested: bool
     ) -> Sequence[Any]:
-        """Translate, or compute attention; runs in the model's thread."""
         kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
             return [model.attention(sentence, beam, on_step, nested) for sentence in sentences]
+        self.metrics.translated.labels(name).observe(len(sentences))
         return model.translations(sentences, beam, alignments, on_step, nested)
 
 
-async def _all(coroutines: list[Any]) -> list[Any]:
+async def _all(coroutines: Iterable[Any]) -> list[Any]:
     """Gather results; if one fails or the call is cancelled, cancel the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
@@ -238,6 +187,13 @@ def _length(sentence: str | list[str] | ParsedLine) -> int:
     if isinstance(sentence, str) and has_no_spaces([sentence]):
         return 1 + len(sentence) // 2
     return len(sentence.split()) if isinstance(sentence, str) else len(sentence)
+
+
+def _parses(parsed: Sequence[Sentence]) -> list[Parse | None]:
+    """The parses as in the response; None for a sentence without one."""
+    lines = [line if isinstance(line, ParsedLine) and line.parsed else None for line in parsed]
+    numbered = any(line is not None and len(line.sentences) > 1 for line in lines)
+    return [None if line is None else Parse.of(line, i, numbered=numbered) for i, line in enumerate(lines)]
 
 
 def _hypotheses(translations: Sequence[Translation], number: int, model: str) -> Iterator[Hypothesis]:
