@@ -9,38 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Gold, PieceText, Weights, agreement, word_links, word_weights
+from fairseq_syntax.inference.alignment import Gold, WordAlignment, agreement
 from fairseq_syntax.inference.alignment_head import AlignmentHead
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A sentence pair with the word links of some heads. (Keeping all attention weights would fill the memory.)
-
-    Attributes:
-        source, target: the words of each side
-        links: for each head, its links as 0-based (source word, target word)
-    """
-
-    source: PieceText
-    target: PieceText
-    links: dict[AlignmentHead, list[tuple[int, int]]]
-
-    @classmethod
-    def of(cls, source: PieceText, target: PieceText, weights: Mapping[AlignmentHead, Weights]) -> Pair:
-        """Compute the links from attention weights.
-
-        Args:
-            weights: for each head, a matrix [target pieces, source pieces]
-        """
-        sides = source.membership(), target.membership()
-        return cls(source, target, {head: word_links(word_weights(w, *sides)) for head, w in weights.items()})
 
 
 def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
@@ -98,25 +73,28 @@ class Ranked(NamedTuple):
     score: float
 
 
-def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ranked]:
+def choose(
+    alignments: Sequence[Mapping[AlignmentHead, WordAlignment]], gold: Sequence[Gold] | None = None
+) -> list[Ranked]:
     """Rank all candidates, best first; ties are kept in the order of layers and heads.
 
     Args:
-        pairs: sentence pairs, all with links of the same candidates
+        alignments: for each sentence pair, its alignments by the same candidates
         gold: the gold links of each pair, to score by F1; if None, score by :func:`mutual_information`
     """
-    if not pairs:
+    if not alignments:
         raise SyntaxDataError("no sentence pairs to choose a head by")
-    words = [
-        tuple([side.text[a:b].casefold() for a, b in side.words] for side in (pair.source, pair.target))
-        for pair in pairs
-    ]
+    words = []
+    for pair in alignments:
+        one = next(iter(pair.values()))  # the words are the same for all candidates
+        source = [one.source_text[a:b].casefold() for a, b in one.source_words]
+        words.append((source, [one.target_text[a:b].casefold() for a, b in one.target_words]))
     ranked = []
-    for head in pairs[0].links:
-        links = [pair.links[head] for pair in pairs]
+    for head in alignments[0]:
+        links = [pair[head].links for pair in alignments]
         if gold is not None:
             score = agreement(links, gold).f1
         else:
-            score = mutual_information([(source, target, of_pair) for (source, target), of_pair in zip(words, links)])
+            score = mutual_information([(*of_pair, linked) for of_pair, linked in zip(words, links)])
         ranked.append(Ranked(head, score))
     return sorted(ranked, key=lambda r: -r.score)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import logging
 import os
@@ -9,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from fairseq import utils
@@ -27,6 +28,8 @@ from fairseq_syntax.use.alignment_choice import Ranked
 __all__ = ["BaseTranslator", "Translation"]
 
 logger = logging.getLogger(__name__)
+Translating = TypeVar("Translating", bound="BaseTranslator")
+TOO_LONG = "the {} has {} pieces, and the model takes {}: split it"  # without </s>
 # JSON and Python strings may contain lone surrogates, which UTF-8, and so parsers and segmenters, cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -39,9 +42,9 @@ class Translation:
         text, pieces: the model's output as text and as subword pieces
         score: the mean log-probability of the pieces (base e)
         alignment: the word alignment with the source, if requested
-        parse: the parse of the source, if the model reads one or the sentence came with one
         error: the reason if the sentence could not be translated; the text is empty then
         cut: whether the length limit was reached (``max_len_a``, ``max_len_b``), so that the end may be missing
+        parse: the parse of the source, if the model reads one or the sentence came with one
     """
 
     text: str
@@ -64,15 +67,9 @@ class Translation:
 class BaseTranslator(ABC):
     """Translates sentences with a trained model; :meth:`.translator.Translator.load` makes one.
 
-    .. code-block:: python
-
-        translator = Translator.load("checkpoints", parser_dir="parsers/en")
-        print(translator.translate("A man in an orange hat."))
-
     Attributes:
         models: the PyTorch modules; empty for CTranslate2
         task: the task of the models, with dictionaries and segmentation
-        beam: the beam size
         nbest: the number of translations per sentence
         batch_size: the maximum number of sentences in a batch
     """
@@ -83,6 +80,35 @@ class BaseTranslator(ABC):
     nbest: int
     batch_size: int
     _input: InteractiveInput
+
+    @abstractmethod
+    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
+        """Encode lines for the model, and return also their lengths in pieces, without ``</s>``."""
+
+    @abstractmethod
+    def _search(
+        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        """Translate the output of :meth:`_encode`; yields indices into ``tokens`` with translations, best first."""
+
+    @abstractmethod
+    def _set_search(self, generation: dict[str, Any]) -> None:
+        """Set the search options, ``beam`` and ``nbest``."""
+
+    def with_search(self: Translating, **generation: Any) -> Translating:
+        """A translator with the same models and other search options, named as in fairseq-generate.
+
+        .. code-block:: python
+
+            wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
+        """
+        other = copy.copy(self)
+        other._set_search(generation)
+        return other
+
+    @abstractmethod
+    def _about(self) -> list[str]:
+        """Model and size for :meth:`__repr__`."""
 
     @overload
     def translate(self, sentences: Sentence, *, alignments: bool = False) -> Translation: ...  # type: ignore[overload-overlap]
@@ -140,55 +166,47 @@ class BaseTranslator(ABC):
                 indices of sentences whose search should end with the translation so far. Exceptions that it raises
                 end the call.
 
-        .. code-block:: python
-
-            three = translator.with_search(nbest=3)
-            for translation in three.translations(["A dog sleeps."])[0]:
-                print(translation.score, translation)
-
         Raises:
             SyntaxDataError: as in :meth:`translate`
         """
-        parsed, translations, filled = self._untranslated(sentences, alignments)
-        if not filled:
-            return translations
+        # A string is a sequence too; each of its characters would be translated as a sentence.
+        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
+            raise SyntaxDataError("a list of sentences is expected", hint="each is a text, or a ParsedLine")
+        nothing = WordAlignment("", "", [], [], []) if alignments else None
+        translations = [[Translation("", [], 0.0, nothing)] for _ in sentences]
         # There are three indices: i among the caller's sentences, k among the encoded ones (i = filled[k]), and a place
         # among the searched ones, which the search reports.
-        tokens, lengths = self._encode([parsed[i] for i in filled], [first_line + i for i in filled])
+        lines, filled = [], []
+        for i, sentence in enumerate(sentences):
+            try:
+                if not is_empty(sentence):
+                    lines.append(self._checked(sentence))
+                    filled.append(i)
+            except SyntaxDataError as error:
+                translations[i][0].error = error.message
+        if not filled:
+            return translations
+        tokens, lengths = self._encode(lines, [first_line + i for i in filled])
         most = self.max_positions()[0] - 1  # without </s>
+        for i, length in zip(filled, lengths):
+            if length > most:
+                translations[i][0].error = TOO_LONG.format("sentence", length, most)
         fitting = [k for k, length in enumerate(lengths) if length <= most]
-        if len(fitting) < len(filled):
-            for k in set(range(len(filled))) - set(fitting):
-                translations[filled[k]][0].error = too_long(lengths[k], most)
-            self._input.keep(fitting)
-            tokens, filled = [tokens[k] for k in fitting], [filled[k] for k in fitting]
-        places = {number: place for place, number in enumerate(filled)}
-        ended = on_step and (lambda: [places[number] for number in on_step() if number in places])
-        for place, best in self._search(tokens, alignments, ended):
-            translations[filled[place]] = best
+        self._input.keep(fitting)
+        places = {filled[k]: place for place, k in enumerate(fitting)}
+        ended = on_step and (lambda: [places[i] for i in on_step() if i in places])
+        for place, best in self._search([tokens[k] for k in fitting], alignments, ended):
+            translations[filled[fitting[place]]] = best
         return translations
 
-    @abstractmethod
-    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """Encode lines for the model, and return also their lengths in pieces, without ``</s>``."""
-
-    @abstractmethod
-    def _search(
-        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
-    ) -> Iterator[tuple[int, list[Translation]]]:
-        """Translate the output of :meth:`_encode`; yields indices into ``tokens`` with translations, best first."""
-
-    @abstractmethod
-    def with_search(self, **generation: Any) -> BaseTranslator:
-        """A translator with the same models and other search options.
-
-        .. code-block:: python
-
-            wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
-
-        Args:
-            generation: search options, named as in fairseq-generate
-        """
+    def _checked(self, sentence: Sentence) -> Sentence:
+        """The sentence, with its parse read. Raises SyntaxDataError if its text or parse is invalid."""
+        bad = _SURROGATE.search(" ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence)
+        if bad is not None:
+            half = f"U+{ord(bad[0]):04X}, a lone surrogate"
+            raise SyntaxDataError(f"character {bad.start() + 1} is half of one: {half}")
+        return self._input.checked_parse(sentence)
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """Align sentences with given translations (text, or pieces if the data have no segmentation).
@@ -216,10 +234,6 @@ class BaseTranslator(ABC):
             SyntaxDataError: as in :meth:`align`
         """
         raise no_forced_decoding()
-
-    @abstractmethod
-    def _about(self) -> list[str]:
-        """Model and size for :meth:`__repr__`."""
 
     def __repr__(self) -> str:
         languages = f"{self.task.cfg.source_lang} → {self.task.cfg.target_lang}"
@@ -262,36 +276,6 @@ class BaseTranslator(ABC):
         pieces = segmenter.encode_text(text) if segmenter else text.split()
         return pieces, self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
 
-    def _untranslated(
-        self, sentences: Sequence[Sentence], alignments: bool
-    ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
-        """Check sentences before their translation.
-
-        Returns:
-            the sentences, with their parses read; an empty translation for each, with an error if it is invalid; and
-            the indices of the sentences to translate
-        """
-        # A string is a sequence too; each of its characters would be translated as a sentence.
-        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
-        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
-            raise SyntaxDataError("a list of sentences is expected", hint="each is a text, or a ParsedLine")
-        parsed = list(sentences)
-        translations, filled = [], []
-        for i, sentence in enumerate(sentences):
-            nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
-            text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
-            bad = _SURROGATE.search(text)
-            if bad is not None:
-                nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
-            elif not is_empty(sentence):
-                try:
-                    parsed[i] = self._input.checked_parse(sentence)
-                    filled.append(i)
-                except SyntaxDataError as error:
-                    nothing.error = error.message
-            translations.append([nothing])
-        return parsed, translations, filled
-
     def _parses(self) -> list[ParsedLine | None]:
         """The parses of the sentences encoded last; None for a sentence without one."""
         return [parse if parse is None or parse.parsed else None for parse in self._input.parses()]
@@ -300,20 +284,12 @@ class BaseTranslator(ABC):
     def _decode(self) -> Callable[[Iterable[str]], str]:
         return decoder(self.task.target_segmenter, self.task.cfg.target_lang or "")
 
-    def _spelt(self, pieces: list[str], score: float) -> Translation:
-        return Translation(self._decode(pieces), pieces, score)
-
 
 def search_options(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> dict[str, Any]:
-    """Check search options, and fill in ``beam`` and ``nbest``.
-
-    Args:
-        generation: values, named as in fairseq's ``GenerationConfig``
-        options: the options that the search supports
-        of: the name of the search, for errors
+    """Check search options, named as in fairseq's ``GenerationConfig``, and fill in ``beam`` and ``nbest``.
 
     Raises:
-        SyntaxDataError: an option is not supported, or a size is below 1
+        SyntaxDataError: not one of the ``options`` of a search, ``of`` this name, or a size below 1
     """
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*options, "batch_size"}:
@@ -330,18 +306,8 @@ def cut_short(translation: Translation) -> str:
     return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
 
 
-def too_long(pieces: int, most: int, side: str = "sentence") -> str:
-    """The error message for a sentence or translation that is too long; lengths exclude ``</s>``."""
-    return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
-
-
 def check_lengths(sources: Iterable[int], targets: Iterable[int], most: Sequence[int], lines: Iterable[int]) -> None:
-    """Check sentence pairs against the model's length limits.
-
-    Args:
-        sources, targets: lengths in pieces, with ``</s>``
-        most: the model's maximum lengths of source and target, with ``</s>``
-        lines: 0-based line numbers
+    """Check sentence pairs against the model's length limits, all with ``</s>``; lines are 0-based.
 
     Raises:
         SyntaxDataError: a sentence or translation is too long
@@ -349,7 +315,8 @@ def check_lengths(sources: Iterable[int], targets: Iterable[int], most: Sequence
     for line, *lengths in zip(lines, sources, targets):
         for length, limit, side in zip(lengths, most, ("sentence", "translation")):
             if length > limit:
-                raise SyntaxDataError(f"line {line + 1}: {too_long(length - 1, limit - 1, side)}", line=line + 1)
+                message = TOO_LONG.format(side, length - 1, limit - 1)
+                raise SyntaxDataError(f"line {line + 1}: {message}", line=line + 1)
 
 
 def no_forced_decoding() -> SyntaxDataError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
+import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
@@ -33,31 +33,7 @@ _SEARCH = {
     "min_len": "min_decoding_length",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
-
-
 LIMIT_STEP = 32  # limits are rounded up to multiples of this, so that more sentences share a batch
-
-
-def length_limit(generation: dict[str, Any], source_length: int, most: int) -> int:
-    """The maximum length of a translation: fairseq's limit, rounded up if it depends on the source.
-
-    CTranslate2 has one limit for all sentences of a call.
-
-    Args:
-        source_length: source pieces, with ``</s>``
-        most: the model's maximum number of target pieces
-    """
-    limit = generation.get("max_len_b", 200)
-    if a := generation.get("max_len_a", 0):
-        limit = -(-int(a * source_length + limit) // LIMIT_STEP) * LIMIT_STEP
-    return min(limit, most)
-
-
-def default_device(ctranslate2: Any) -> str:
-    """The GPU if both CTranslate2 and PyTorch, whose libraries it uses there, find one."""
-    import torch
-
-    return "cuda" if ctranslate2.get_cuda_device_count() and torch.cuda.is_available() else "cpu"
 
 
 class CTranslate2Translator(BaseTranslator):
@@ -90,7 +66,6 @@ class CTranslate2Translator(BaseTranslator):
         except ImportError as error:
             hint = "pip install 'fairseq-syntax[export]'"
             raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
-        import torch
 
         check_device(device)
         self.models: list[Any] = []  # no PyTorch modules
@@ -101,9 +76,11 @@ class CTranslate2Translator(BaseTranslator):
         self.batch_size = batch_size
         self._set_search(generation)
         self._input = InteractiveInput(self.task, parser, exported.source_tag)
+        # CTranslate2 uses PyTorch's libraries of the GPU.
+        gpu = ctranslate2.get_cuda_device_count() and torch.cuda.is_available()
         self._model = ctranslate2.Translator(
             os.fspath(folder),
-            device=device or default_device(ctranslate2),
+            device=device or ("cuda" if gpu else "cpu"),
             inter_threads=1,
             intra_threads=torch.get_num_threads(),
         )
@@ -119,17 +96,21 @@ class CTranslate2Translator(BaseTranslator):
         factors = f" with {' and '.join(self.exported.factors)}" if self.exported.factors else ""
         return [f"CTranslate2{factors}", self.exported.quantization or "float32"]
 
-    def with_search(self, **generation: Any) -> CTranslate2Translator:
-        """See the base class."""
-        other = copy.copy(self)
-        other._set_search(generation)
-        return other
+    def _limit(self, source_length: int) -> int:
+        """The maximum length of a translation: fairseq's limit, rounded up if it depends on the source.
+
+        CTranslate2 has one limit for all sentences of a call. Lengths are in pieces, that of the source with ``</s>``.
+        """
+        limit = self._generation.get("max_len_b", 200)
+        if a := self._generation.get("max_len_a", 0):
+            limit = -(-int(a * source_length + limit) // LIMIT_STEP) * LIMIT_STEP
+        return min(limit, self.max_positions()[1] - 1)
 
     def _search(
         self, tokens: list[Any], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        texts, parses, targets = self._input.texts() if alignments else [], self._parses(), self.max_positions()[1]
-        limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
+        texts, parses = self._input.texts() if alignments else [], self._parses()
+        limits = [self._limit(len(pieces) + 1) for pieces in tokens]
         # groupby joins only neighbours, and sorting by length keeps padding low.
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
         for limit, group in groupby(order, key=limits.__getitem__):
@@ -153,17 +134,18 @@ class CTranslate2Translator(BaseTranslator):
         """Convert a CTranslate2 result to translations, with alignments if the source's words are given."""
         hypotheses = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
-            ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
-            translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
-            translation.cut, translation.parse = len(translation.pieces) >= limit, parse
+            if source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]:
+                pieces = pieces[:-1]
+            count, alignment = len(pieces), None
             if source is not None:
                 # One row per step; the step that reads a piece follows the one that generates it.
-                first, count = self.exported.alignment_shift, len(translation.pieces)
+                first = self.exported.alignment_shift
                 weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
                 # If the search ends at the length limit, no step reads the last piece, so it has no attention.
                 weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
-                translation.alignment = align(weights, source, spell(translation.pieces, self._decode))
-            hypotheses.append(translation)
+                alignment = align(weights, source, spell(pieces, self._decode))
+            text, cut = self._decode(pieces), count >= limit
+            hypotheses.append(Translation(text, pieces, float(score), alignment, cut=cut, parse=parse))
         return hypotheses
 
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
@@ -175,16 +157,16 @@ class CTranslate2Translator(BaseTranslator):
         inventory = LabelInventory(self.task.source_labels, frozen=True)
         sentences = []
         for line, pieces in self._input.parsed_pieces(lines, numbers):
-            ids = [self.task.source_dictionary.index(piece) for piece in pieces]
+            symbols = self._symbols(self.task.source_dictionary.index(piece) for piece in pieces)
             stored = to_stored(line, inventory)
             factors = []
             for column in columns:
                 names, words = self.task.source_labels[column], getattr(stored, column)
                 factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
-            sentences.append(factored(self._symbols(ids), factors))
+            sentences.append(factored(symbols, factors))
         return sentences, list(map(len, sentences))
 
-    def _symbols(self, ids: Sequence[int]) -> list[str]:
+    def _symbols(self, ids: Iterable[int]) -> list[str]:
         """The symbols of token ids; special symbols are replaced by the unknown symbol, as in fairseq."""
         dictionary = self.task.source_dictionary
         return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import utils
 
-from fairseq_syntax.corpus.segmentation import Segmenter
 from fairseq_syntax.data.directory import dictionary_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
@@ -76,8 +74,6 @@ def export(
     if source_tag and source_tag not in task.source_dictionary.indices:
         message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
         raise SyntaxDataError(message, option="--source-tag", hint=hint)
-    languages = task.cfg.source_lang, task.cfg.target_lang
-    segmenters: list[Segmenter | None] = [task.source_segmenter, task.target_segmenter]
     make_folder(output.parent)
     folder = output.with_name(f".{output.name}.part")
     with locked(output.with_name(f"{output.name}.export")):
@@ -92,13 +88,14 @@ def export(
                 if kind == "ctranslate2":
                     factors = to_ctranslate2.write(loaded, folder, quantization)
                 elif kind == "fairseq":
-                    write_fairseq(loaded, folder)
+                    _write_fairseq(loaded, folder)
                 else:
-                    to_transformers.write(*loaded.plain(), task, segmenters, folder)
+                    to_transformers.write(*loaded.plain(), task, folder)
                 longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
                 exported = Exported(
                     kind,
-                    *languages,
+                    task.cfg.source_lang,
+                    task.cfg.target_lang,
                     factors,
                     source_tag,
                     quantization,
@@ -107,11 +104,11 @@ def export(
                     int(longest[1]),
                 )
                 if kind != "transformers":  # transformers has its own names for these files
-                    _copy_data(task, folder, segmenters, bool(factors))
+                    _copy_data(task, folder, bool(factors))
                     # Written last, because it records the checksums of all other files.
                     exported.save(folder)
-                text = "pieces" if segmenters[0] is None else "text"
-                (folder / "README.md").write_text(_readme(exported, text), encoding="utf-8")
+                readme = _readme(exported, "pieces" if task.source_segmenter is None else "text")
+                (folder / "README.md").write_text(readme, encoding="utf-8")
                 # Atomic, also over an empty folder.
                 folder.rename(output)
         except BaseException:
@@ -120,55 +117,49 @@ def export(
     return exported
 
 
-def write_fairseq(loaded: TrainedModel, folder: Path) -> None:
+def _write_fairseq(loaded: TrainedModel, folder: Path) -> None:
     """Write ``model.pt`` for stock fairseq."""
-    model, options = loaded.plain()
     saved = io.BytesIO()  # torch.save reports a full disk by an error of its own
-    torch.save(checkpoint(model, options, loaded.task), saved)
+    torch.save(checkpoint(*loaded.plain(), loaded.task), saved)
     (folder / CHECKPOINT).write_bytes(saved.getbuffer())
     # After the model, because it records the model's checksum.
     save_head(loaded.head, folder / CHECKPOINT)
 
 
-# ------------------------------------------------------------------------------------ what lies beside the model
-
-
-def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], factors: bool) -> None:
+def _copy_data(task: Any, folder: Path, factors: bool) -> None:
     """Copy the dictionaries, the segmentations and, for source factors, the labels."""
-    languages = (task.cfg.source_lang, task.cfg.target_lang)
-    for lang, segmenter in zip(languages, segmenters):
+    source, target = task.cfg.source_lang, task.cfg.target_lang
+    for lang, segmenter in ((source, task.source_segmenter), (target, task.target_segmenter)):
         Path(dictionary_path(folder, lang)).write_bytes(read_bytes(dictionary_path(task.data_dir, lang)))
         if segmenter is not None:
             segmenter.save(os.path.join(folder, f"segmentation.{lang}"))
     if factors:
         task.parse_origins.check(task.directory.parsed_with("source"), task.data_dir)
-        labels = read_bytes(labels_path(task.data_dir, languages[0]))
-        Path(labels_path(folder, languages[0])).write_bytes(labels)
+        Path(labels_path(folder, source)).write_bytes(read_bytes(labels_path(task.data_dir, source)))
 
 
 def _readme(exported: Exported, text: str) -> str:
     """The README: the folder's content, and how to translate with it. ``text``: the input, text or pieces."""
     source, target = exported.source_lang, exported.target_lang
-    tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
     lines = [f"A translation model, {source} to {target}, of fairseq-syntax, for {exported.kind}."]
     if exported.kind == "transformers":
         lines += [
-            "`AutoTokenizer.from_pretrained(FOLDER)` and `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)` load it: ",
+            "`AutoTokenizer.from_pretrained(FOLDER)` and `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)` load it:",
             "`model.generate(**tokenizer(sentences, return_tensors='pt', padding=True))`, then "
             "`tokenizer.batch_decode(…, skip_special_tokens=True)`.",
         ]
-    elif exported.kind == "fairseq":
-        lines += [
-            f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line.",
-            f"fairseq alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}: ",
-            f"`fairseq-interactive . --path {CHECKPOINT} -s {source} -t {target} --beam 4 < pieces`",
-        ]
+        return "\n".join(lines) + "\n"
+    parsed = ", which it parses for the labels" if exported.factors else ""
+    tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
+    if exported.kind == "fairseq":
+        name = "fairseq"
+        command = f"fairseq-interactive . --path {CHECKPOINT} -s {source} -t {target} --beam 4 < pieces"
     else:
-        shape = FACTOR_MARK.join(["piece", *(column.upper() for column in exported.factors)])
-        lines += [
-            f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line"
-            + (", which it parses for the labels." if exported.factors else "."),
-            f"CTranslate2 alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}: ",
-            f'`ctranslate2.Translator(".").translate_batch([["{shape}", …]], beam_size=4)[0].hypotheses[0]`',
-        ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+        name, shape = "CTranslate2", FACTOR_MARK.join(["piece", *(column.upper() for column in exported.factors)])
+        command = f'ctranslate2.Translator(".").translate_batch([["{shape}", …]], beam_size=4)[0].hypotheses[0]'
+    lines += [
+        f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line{parsed}.",
+        f"{name} alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}:",
+        f"`{command}`",
+    ]
+    return "\n".join(lines) + "\n"

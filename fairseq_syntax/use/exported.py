@@ -34,14 +34,12 @@ class Exported:
 
     Attributes:
         kind: one of :data:`KINDS`
-        source_lang, target_lang: the languages
         factors: the columns of the parse (``deprel``, …) that each source piece has as factors; CTranslate2 only
         source_tag: for multi-task models, the piece at both ends of each source sentence; empty for none
         quantization: how the weights are quantized; CTranslate2 only
         alignment_shift: ``AlignmentHead.shift`` of the head that aligns words; CTranslate2 only
         files: size and checksum of each other file, by name (``runtime/manifest.py``)
         max_source_positions, max_target_positions: maximum lengths in pieces, with ``</s>``
-        format: the format version of this description
     """
 
     kind: str
@@ -69,53 +67,36 @@ class Exported:
             SyntaxDataError: it does not exist or has an unknown format, or a file is missing or damaged
         """
         path = Path(folder) / DESCRIPTION
+        if not path.exists():
+            hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
+            raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint)
         try:
             exported = cls(**unsealed(json.loads(path.read_text(encoding="utf-8")), path))
-        except FileNotFoundError as error:
-            hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
-            raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint) from error
         except SyntaxDataError:  # a SyntaxDataError is a ValueError too
             raise
         except (OSError, ValueError, TypeError) as error:
             raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error
         if exported.format != FORMAT_VERSION or exported.kind not in KINDS:
-            message = (
-                f"an export of kind {exported.kind!r}, format {exported.format!r}, which this version does not read"
-            )
-            raise SyntaxDataError(message, path=path, hint="export the model again with this version")
+            about = f"an export of kind {exported.kind!r}, format {exported.format!r}"
+            hint = "export the model again with this version"
+            raise SyntaxDataError(f"{about}, which this version does not read", path=path, hint=hint)
         for name, entry in exported.files.items():
             check_entry(Path(folder) / name, entry, "copy or export the model again")
         return exported
 
 
 def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: Any) -> Any:
-    """Set up this package's task with the folder's dictionaries and segmentation.
-
-    Args:
-        options: further task options, such as ``syntax_parser``
-    """
+    """Set up this package's task with the folder's data; ``options``: further ones, such as ``syntax_parser``."""
     from fairseq import tasks
 
     from fairseq_syntax import register
 
     register()
-    cfg = Namespace(
-        task="syntax_translation",
-        data=os.fspath(folder),
-        source_lang=exported.source_lang,
-        target_lang=exported.target_lang,
-        max_source_positions=exported.max_source_positions,
-        max_target_positions=exported.max_target_positions,
-        **options,
-    )
-    return tasks.setup_task(cfg)
+    names = ("source_lang", "target_lang", "max_source_positions", "max_target_positions")
+    options |= {name: getattr(exported, name) for name in names}
+    return tasks.setup_task(Namespace(task="syntax_translation", data=os.fspath(folder), **options))
 
 
 def factored(pieces: Sequence[str], factors: Sequence[Sequence[str]]) -> list[str]:
-    """Join pieces with their factors, in CTranslate2's format.
-
-    Args:
-        pieces: T pieces
-        factors: T labels for each column
-    """
-    return [FACTOR_MARK.join(parts) for parts in zip(pieces, *factors)] if factors else list(pieces)
+    """Join T pieces with their factors, T labels for each column, in CTranslate2's format."""
+    return [FACTOR_MARK.join(parts) for parts in zip(pieces, *factors)]

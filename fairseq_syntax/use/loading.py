@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,11 +28,9 @@ class Loaded(NamedTuple):
 
 def no_checkpoint(path: str) -> SyntaxDataError:
     """The error for a missing checkpoint; its hint lists those in the same folder."""
-    folder = Path(path).parent
-    there = sorted(p.name for p in folder.glob("*.pt")) if folder.is_dir() else []
+    there = sorted(p.name for p in Path(path).parent.glob("*.pt"))
     beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
-    hint = f"beside it: {beside}" if there else None if folder.is_dir() else f"there is no folder {folder}"
-    return SyntaxDataError("no such checkpoint", path=path, hint=hint)
+    return SyntaxDataError("no such checkpoint", path=path, hint=f"beside it: {beside}" if there else None)
 
 
 def load_models(
@@ -69,10 +67,11 @@ def load_models(
     try:
         # The first checkpoint decides the task. A single checkpoint is not read again.
         state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
-        if data is None and (moved := _data_above(state["cfg"]["task"].get("data"), names[0])):
+        cfg = state["cfg"]["task"]
+        if data is None and (moved := _data_above(cfg.get("data"), names[0])):
             options["data"] = moved
             overwrite_args_by_name(state["cfg"], options)
-        task = task or _own_task(state, options, names[0])
+        task = task or _own_task({**cfg, **options}, names[0])
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             names, arg_overrides=options, task=task, state=state if len(names) == 1 else None
         )
@@ -87,13 +86,9 @@ def load_models(
 
 
 def _data_above(data: str | None, checkpoint: str) -> str | None:
-    """Find relative training data that do not exist in the current folder, in the folders above the checkpoint.
+    """Training data (fairseq's option, paths joined by ``:``) in the folders above the checkpoint.
 
-    Args:
-        data: fairseq's data option, paths joined by ``:``
-
-    Returns:
-        the paths; None if the data exist in the current folder, or nowhere
+    None if the data exist in the current folder, or nowhere.
     """
     parts = (data or "").split(":")
     if not data or all(map(os.path.exists, parts)):
@@ -105,9 +100,8 @@ def _data_above(data: str | None, checkpoint: str) -> str | None:
     return None
 
 
-def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
+def _own_task(cfg: dict[str, Any], path: str) -> Any:
     """This package's task for a checkpoint of fairseq's ``translation``; None for a checkpoint of this package's."""
-    cfg = state["cfg"]["task"]
     name = cfg.get("_name") or cfg.get("task")
     if name == "syntax_translation":
         return None
@@ -116,7 +110,7 @@ def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
             f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
         )
     names = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
-    values = {key: value for key, value in {**cfg, **options}.items() if key in names}
+    values = {key: value for key, value in cfg.items() if key in names}
     return tasks.setup_task(Namespace(**{**values, "task": "syntax_translation"}))
 
 
@@ -132,13 +126,9 @@ def _explained(paths: Sequence[str], error: Exception) -> Exception:
         if not isinstance(state, dict) or "model" not in state:
             return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
     if isinstance(error, FileNotFoundError):
-        return SyntaxDataError(
-            f"the model's data cannot be read: {error}", path=paths[0], hint="say where they are with --data"
-        )
+        message = f"the model's data cannot be read: {error}"
+        return SyntaxDataError(message, path=paths[0], hint="say where they are with --data")
     if isinstance(error, RuntimeError) and "size mismatch" in str(error):
-        return SyntaxDataError(
-            f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400],
-            path=paths[0],
-            hint="--data is the directory that it was trained on, with its dictionaries",
-        )
+        message = f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400]
+        return SyntaxDataError(message, path=paths[0], hint="--data is the directory that it was trained on")
     return error

@@ -1,6 +1,8 @@
-"""A parser made of a translation model's parent head (``supervised_heads`` or ``lisa`` in the encoder).
+"""Dependency trees from a translation model's parent head (``supervised_heads`` or ``lisa`` in the encoder).
 
-It predicts only heads: relations are ``root`` or ``dep``, and there are no tags.
+The head gives every word a distribution over parents; a root is its own parent (Wang et al. 2019, section 4.5). The
+most probable parents need not form a tree, so the best tree is found by the Chu-Liu/Edmonds algorithm, in Stanza's
+implementation. Only heads are predicted: relations are ``root`` or ``dep``, and there are no tags.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import numpy as np
 import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.parsed_line import is_tree
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.use.spanning_tree import decode_line
 
 
 class ParentHeadParser(Parser):
@@ -56,18 +58,12 @@ class ParentHeadParser(Parser):
         If a token contains several words, all but the first attach to the first.
         """
         segmented = [self._segment(line) for line in lines]
-        for line, pieces in segmented:
-            if len(pieces) > self.max_pieces:
-                message = f"has {len(pieces)} pieces, and the model takes {self.max_pieces}"
+        sizes = [len(pieces) for _, pieces in segmented]
+        for (line, _), size in zip(segmented, sizes):
+            if size > self.max_pieces:
+                message = f"has {size} pieces, and the model takes {self.max_pieces}"
                 raise SyntaxDataError(message, line=line.line_number + 1)
-        predicted: list[ParsedLine] = [ParsedLine(line_number=line.line_number) for line, _ in segmented]
-        for batch in self._batches([len(pieces) for _, pieces in segmented]):
-            for i, scores in zip(batch, self._scores([segmented[i] for i in batch])):
-                predicted[i] = self._with_heads(segmented[i][0], scores)
-        return predicted
-
-    def _batches(self, sizes: list[int]) -> list[list[int]]:
-        """Batches of line indices, similar in length and of at most ``batch_size`` pieces; without empty lines."""
+        predicted = [ParsedLine(line_number=line.line_number) for line, _ in segmented]
         batches: list[list[int]] = []
         # In ascending order, the last line is the longest, to which the others are padded.
         for i in sorted((i for i, size in enumerate(sizes) if size), key=sizes.__getitem__):
@@ -75,7 +71,10 @@ class ParentHeadParser(Parser):
                 batches[-1].append(i)
             else:
                 batches.append([i])
-        return batches
+        for batch in batches:
+            for i, scores in zip(batch, self._scores([segmented[i] for i in batch])):
+                predicted[i] = self._with_heads(segmented[i][0], scores)
+        return predicted
 
     @torch.inference_mode()
     def _scores(self, batch: list[tuple[ParsedLine, list[str]]]) -> list[np.ndarray]:
@@ -120,6 +119,31 @@ class ParentHeadParser(Parser):
         return [(int(h), float(row[h])) for h in likely[np.argsort(-row[likely], kind="stable")]]
 
 
+def _label(root: bool) -> str:
+    return "root" if root else "dep"
+
+
+def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
+    """(layer, head) of the model's parent head.
+
+    Raises:
+        SyntaxDataError: the model or the system has none, or the model needs a parse to encode a sentence
+    """
+    systems = dict(getattr(model.encoder, "systems", {}))
+    places = {name: place for name, module in systems.items() if (place := module.parent_head())}
+    if system is not None and system not in places:
+        raise SyntaxDataError(f"the model's encoder has no {system} with a parent head", option="--system")
+    if not places:
+        hint = "train one with --encoder-syntax supervised_heads or lisa"
+        raise SyntaxDataError("the model has no head that predicts parents", hint=hint)
+    if model.inference_needs:
+        raise SyntaxDataError(
+            "the model reads a parse, so its parent head does not predict from text",
+            hint="use a model whose encoder systems need no parse",
+        )
+    return places[system or next(iter(places))]
+
+
 def between_words(of_pieces: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     """Scores or weights between words, [W, W]: those between their first pieces.
 
@@ -142,28 +166,38 @@ def predicted_heads(weights: np.ndarray, sentences: Sequence[tuple[int, int]]) -
     return decode_line(np.log(np.maximum(weights, 1e-30)), sentences)[0]
 
 
-def _label(root: bool) -> str:
-    return "root" if root else "dep"
+def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
+    """Find the best tree of each sentence in a line.
 
+    Args:
+        scores: ``[W, W]``, the unnormalized log-probability that word j (column) is the parent of word i (row); the
+            diagonal scores i as a root
+        sentences: word spans ``[start, end)``; a parent is in the same sentence
 
-def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
-    """(layer, head) of the model's parent head.
-
-    Raises:
-        SyntaxDataError: the model or the system has none, or the model needs a parse to encode a sentence
+    Returns:
+        the heads, 0-based in the line (a root is its own head); and the probability ``[W, W]`` of each head (column)
+        for each word (row), a softmax over the words of the sentence
     """
-    systems = dict(getattr(model.encoder, "systems", {}))
-    places = {name: place for name, module in systems.items() if (place := module.parent_head())}
-    if system is not None and system not in places:
-        raise SyntaxDataError(f"the model's encoder has no {system} with a parent head", option="--system")
-    if not places:
-        raise SyntaxDataError(
-            "the model has no head that predicts parents",
-            hint="train one with --encoder-syntax supervised_heads or lisa",
-        )
-    if model.inference_needs:
-        raise SyntaxDataError(
-            "the model reads a parse, so its parent head does not predict from text",
-            hint="use a model whose encoder systems need no parse",
-        )
-    return places[system] if system is not None else next(iter(places.values()))
+    heads: list[int] = []
+    probabilities = np.zeros((len(scores), len(scores)))
+    for start, end in sentences:
+        logprobs = scores[start:end, start:end].astype(np.float64)
+        logprobs -= np.logaddexp.reduce(logprobs, axis=1, keepdims=True)
+        heads += [head + start for head in _best_tree(logprobs)]
+        probabilities[start:end, start:end] = np.exp(logprobs)
+    return heads, probabilities
+
+
+def _best_tree(logprobs: np.ndarray) -> list[int]:
+    heads: list[int] = logprobs.argmax(axis=1).tolist()
+    if is_tree(heads):
+        return heads
+    from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root  # which takes seconds
+
+    n_words = len(logprobs)
+    # Stanza's node 0 is an artificial root. Its single-root constraint assumes finite scores of at most 0.
+    scores = np.full((n_words + 1, n_words + 1), -np.inf)  # [dependent, head]
+    scores[1:, 1:] = np.maximum(np.minimum(logprobs, 0.0), -1e6)
+    scores[1:, 0] = scores[1:, 1:].diagonal()  # Stanza clears the diagonal itself
+    tree = chuliu_edmonds_one_root(scores)[1:] - 1
+    return np.where(tree < 0, np.arange(n_words), tree).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 
-TRANSFORMER = "transformer"
 # Options to drop: files of the training machine, and layers that have been pruned already.
 _OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
 # Options of the task and the criterion that some of fairseq's older models read.
@@ -31,29 +31,60 @@ _OF_OTHERS = {"criterion", "max_source_positions", "max_target_positions"}
 DISTIL = "examples/distillation trains a plain model on this one's translations"
 
 
+@dataclass
+class TrainedModel:
+    """A model in evaluation mode with the options of its checkpoint, its task and its alignment head."""
+
+    model: Any
+    options: dict[str, Any]
+    task: Any
+    head: AlignmentHead
+
+    def plain(self) -> tuple[Any, dict[str, Any]]:
+        """Convert the model to one of fairseq's own classes, and compare it with the original; also its options.
+
+        Raises:
+            SyntaxDataError: the model computes at inference what fairseq's classes do not, or the log-probabilities
+                differ
+        """
+        if reason := why_not_plain(self.model):
+            raise SyntaxDataError(reason, hint=DISTIL)
+        if not isinstance(self.model, SyntaxTransformerModel):
+            name = ARCH_MODEL_NAME_REGISTRY[self.options.get("arch") or self.options["_name"]]
+            return self.model, plain_options(name, self.options)
+        options = plain_options("transformer", self.options)
+        plain = TransformerModel.build_model(Namespace(**options), self.task)
+        # Systems that act only in training have no parameters, so missing or unexpected keys are errors.
+        plain.load_state_dict(self.model.state_dict(), strict=True)
+        plain.eval()
+        check_equal(self.model, lambda batch, _: plain(**batch)[0], self.task, "the plain model")
+        return plain, options
+
+
 def why_not_plain(model: Any) -> str | None:
     """Why stock fairseq cannot run the model at inference; None if it can."""
-    needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
-    if needs:
+    if needs := getattr(model, "inference_needs", None):
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
         return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
-    if isinstance(model, SyntaxTransformerModel):
-        acting = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
-        if acting:
-            return f"{' and '.join(acting)} needs no parse, but its encoder computes what no plain Transformer does"
-        if type(model.decoder).__module__.split(".")[0] != "fairseq":
-            return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
-        return None
-    if type(model).__module__.split(".")[0] != "fairseq":
-        return f"{model_name(model)} is no model of fairseq's own"
+    if not isinstance(model, SyntaxTransformerModel):
+        return None if is_of_fairseq(model) else f"{model_name(model)} is no model of fairseq's own"
+    acting = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
+    if acting:
+        return f"{' and '.join(acting)} needs no parse, but its encoder computes what no plain Transformer does"
+    if not is_of_fairseq(model.decoder):
+        return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
     return None
+
+
+def is_of_fairseq(module: Any) -> bool:
+    """Whether the class of a model or a part of it is fairseq's own."""
+    return type(module).__module__.split(".")[0] == "fairseq"
 
 
 def model_name(model: Any) -> str:
     """The name under which the model is registered, such as ``dlaa_lstm``."""
-    names = [name for name, kind in MODEL_REGISTRY.items() if kind is type(model)]
-    return names[0] if names else type(model).__name__
+    return next((name for name, kind in MODEL_REGISTRY.items() if kind is type(model)), type(model).__name__)
 
 
 def system_names(model: Any) -> list[str]:
@@ -70,29 +101,6 @@ def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) 
     return touches or bool(system.blocks()) or any(changed)
 
 
-def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tuple[Any, dict[str, Any]]:
-    """Convert a model to one of fairseq's own classes; also returns its options.
-
-    Args:
-        model: one of fairseq's models, or a Transformer whose systems act only in training
-        options: the options of its checkpoint
-        task: the task that it was loaded with
-
-    Raises:
-        SyntaxDataError: the model cannot be converted (:func:`why_not_plain`)
-    """
-    if reason := why_not_plain(model):
-        raise SyntaxDataError(reason, hint=DISTIL)
-    if not isinstance(model, SyntaxTransformerModel):
-        name = ARCH_MODEL_NAME_REGISTRY[options.get("arch") or options["_name"]]
-        return model, plain_options(name, options)
-    chosen = plain_options(TRANSFORMER, options)
-    plain = TransformerModel.build_model(Namespace(**chosen), task)
-    # Systems that act only in training have no parameters, so missing or unexpected keys are errors.
-    plain.load_state_dict(model.state_dict(), strict=True)
-    return plain.eval(), chosen
-
-
 def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that fairseq's model has, as plain Python values.
 
@@ -106,7 +114,7 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     names = {action.dest for action in parser._actions} - _OF_TRAINING
     if not issubclass(MODEL_REGISTRY[name], TransformerModelBase):
         names |= _OF_OTHERS
-    return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in names}}
+    return {"_name": name, "arch": name, **_values({k: v for k, v in options.items() if k in names})}
 
 
 def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict[str, Any]:
@@ -115,39 +123,33 @@ def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict
     PyTorch loads it with ``weights_only``. fairseq's own checkpoints contain a Namespace, which must be allowed first.
 
     Args:
-        model: one of fairseq's models
-        options: as from :func:`plain_options`
+        model, options: as from :meth:`TrainedModel.plain`
         task: gives the languages and the sides of padding
     """
+    names = ("source_lang", "target_lang", "left_pad_source", "left_pad_target")
+    names = (*names, "max_source_positions", "max_target_positions")
     cfg = _values(OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True))
     cfg["model"] = dict(options)
     cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
-    cfg["task"] = {
-        "_name": "translation",
-        "data": ".",
-        "source_lang": task.cfg.source_lang,
-        "target_lang": task.cfg.target_lang,
-        "left_pad_source": bool(task.cfg.left_pad_source),
-        "left_pad_target": bool(task.cfg.left_pad_target),
-        "max_source_positions": int(task.cfg.max_source_positions),
-        "max_target_positions": int(task.cfg.max_target_positions),
-    }
+    cfg["task"] = {"_name": "translation", "data": ".", **_values({name: getattr(task.cfg, name) for name in names})}
+    # Without a history, fairseq takes it for a checkpoint of its oldest format and fails.
+    history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "", "lr_scheduler_state": {}}
     return {
         "args": None,
         "cfg": cfg,
         "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
-        # Without these, fairseq takes it for a checkpoint of its oldest format and fails.
-        "optimizer_history": [
-            {
-                "criterion_name": "CrossEntropyCriterion",
-                "optimizer_name": "",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
-        ],
+        "optimizer_history": [{**history, "num_updates": 0}],
         "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
     }
+
+
+def _values(options: Any) -> dict[str, Any]:
+    """Options as plain Python values; what JSON does not have is written as text."""
+    values: dict[str, Any] = json.loads(
+        json.dumps(options, default=lambda value: value.value if isinstance(value, Enum) else str(value))
+    )
+    return values
 
 
 @torch.no_grad()
@@ -177,23 +179,18 @@ def check_equal(
     source[:, -1] = target[:, -1] = eos
     source[1, :2] = source[2, :4] = pad  # the shortest last, as fairseq's LSTMs require
     lengths = source.ne(pad).sum(dim=1)
-    batch: dict[str, Any] = {"src_tokens": source, "src_lengths": lengths}
     # As in fairseq's training, </s> moves from the end to the beginning.
-    batch["prev_output_tokens"] = target.roll(1, dims=1)
+    previous = target.roll(1, dims=1)
+    batch: dict[str, Any] = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
     if columns:
-        zeros = torch.zeros(int((lengths - 1).sum()), dtype=torch.long)
+        words = lengths - 1
+        zeros = torch.zeros(int(words.sum()), dtype=torch.long)
         labels = dict.fromkeys(("deprel", "upos", "xpos"), zeros)
         for column in columns:
             labels[column] = torch.randint(0, len(task.source_labels[column]), zeros.shape, generator=generator)
+        pieces = torch.ones_like(zeros)
         batch["src_syntax"] = FlatSyntax(
-            n_pieces=lengths - 1,
-            n_words=lengths - 1,
-            pieces=torch.ones_like(zeros),
-            head=zeros,
-            deprel=labels["deprel"],
-            upos=labels["upos"],
-            xpos=labels["xpos"],
-            n_tree_arcs=None,
+            n_pieces=words, n_words=words, pieces=pieces, head=zeros, n_tree_arcs=None, **labels
         )
     ours, theirs = model(**batch)[0].float().log_softmax(-1), scores_of(batch, target).float()
     if theirs.dim() == 3:
@@ -205,42 +202,3 @@ def check_equal(
     if not difference < 1e-3:
         message = f"{other} is not equivalent: log-probabilities differ by {difference:.2g}"
         raise SyntaxDataError(message, hint=DISTIL)
-
-
-@dataclass
-class TrainedModel:
-    """A model in evaluation mode with its options, task and alignment head."""
-
-    model: Any
-    options: dict[str, Any]
-    task: Any
-    head: AlignmentHead
-
-    def plain(self) -> tuple[Any, dict[str, Any]]:
-        """Convert the model to one of fairseq's own classes, and verify it against the original; also its options.
-
-        Raises:
-            SyntaxDataError: as in :func:`plain_model`, or the log-probabilities differ
-        """
-        model, options = plain_model(self.model, self.options, self.task)
-        check_equal(self.model, lambda batch, _: model(**batch)[0], self.task, "the plain model")
-        return model, options
-
-
-def _value(value: Any) -> Any:
-    """An option's value as a plain Python value."""
-    if isinstance(value, Enum):
-        return value.value
-    if value is None or isinstance(value, (str, int, float, bool)):
-        # fairseq's enumerations are subclasses of str.
-        # bool first, since it is a subclass of int
-        return next((kind(value) for kind in (bool, str, int, float) if isinstance(value, kind)), None)
-    if isinstance(value, (list, tuple)):
-        return [_value(v) for v in value]
-    if isinstance(value, Mapping):
-        return _values(value)
-    return str(value)
-
-
-def _values(mapping: Any) -> dict[str, Any]:
-    return {str(key): _value(value) for key, value in mapping.items()}

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import FACTOR_MARK, factored
-from fairseq_syntax.use.plain import DISTIL, TrainedModel, acts_at_inference, check_equal, plain_options
+from fairseq_syntax.use.plain import DISTIL, TrainedModel, acts_at_inference, check_equal, is_of_fairseq, plain_options
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
@@ -36,10 +36,9 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
         hint = "pip install 'fairseq-syntax[export]'"
         raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
 
-    embedding = _label_embedding(loaded.model)
+    embedding, columns = _label_embedding(loaded.model), []
     if embedding is None:
         model, options = loaded.plain()
-        columns: list[str] = []
     else:
         model, options = loaded.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
@@ -62,10 +61,9 @@ def _label_embedding(model: Any) -> LabelEmbedding | None:
     if embedding is None:
         return None
     others = [s.name for s in systems if s is not embedding and acts_at_inference(s, model.encoder)]
+    others += [] if is_of_fairseq(model.decoder) else [type(model.decoder).__name__]
     if others:
         raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=DISTIL)
-    if type(model.decoder).__module__.split(".")[0] != "fairseq":
-        raise SyntaxDataError(f"{type(model.decoder).__name__} has no counterpart in CTranslate2", hint=DISTIL)
     return embedding
 
 
@@ -103,8 +101,7 @@ def _specification(
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
             raise SyntaxDataError(f"the piece {marked[0]!r} contains {FACTOR_MARK}, which marks factors in CTranslate2")
         spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
-        tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
-        for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):
+        for place, (column, labels) in zip(spec.encoder.embeddings[1:], embedding.embeddings.items()):
             # </s> has the embedding of "no label", and CTranslate2 expects its special symbols at the end.
             none = labels.weight[:1]
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()

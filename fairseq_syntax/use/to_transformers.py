@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
@@ -39,67 +39,20 @@ NO_COUNTERPART = (
 OF_POSITIONS = ("encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings")
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Check that transformers can compute the model exactly.
-
-    Args:
-        options: as from :func:`.plain.plain_options`
-
-    Raises:
-        SyntaxDataError: an option has no counterpart in transformers
-    """
-    if "encoder_attention_heads" not in options:
-        raise SyntaxDataError(f"transformers has no counterpart of {options['_name']}", hint=HINT)
-    before, decoder_before = (bool(options.get(f"{side}_normalize_before")) for side in SIDES)
-    further = ("no_decoder_final_norm",) if before else OF_POSITIONS
-    wrong = [name for name in (*NO_COUNTERPART, *further) if options.get(name)]
-    if before != decoder_before:
-        wrong.append(f"{SIDES[decoder_before]}_normalize_before")
-    dims = [options.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")]
-    if len({dim for dim in dims if dim is not None}) > 1:
-        wrong.append("decoder_embed_dim")
-    if options.get("activation_fn", "relu") not in ACTIVATIONS:
-        wrong.append("activation_fn")
-    if wrong:
-        message = f"transformers has no counterpart of {options[wrong[0]]}"
-        raise SyntaxDataError(message, option="--" + wrong[0].replace("_", "-"), hint=HINT)
-
-
-def check_segmentation(segmenters: Sequence[Any], languages: Sequence[str]) -> None:
-    """Check that Marian's tokenizer can reproduce the segmentation exactly.
-
-    Raises:
-        SyntaxDataError: a side has no sentencepiece model, or its pieces respect the words of a parse
-    """
-    for lang, segmenter in zip(languages, segmenters):
-        kind = "none" if segmenter is None else segmenter.kind
-        if not isinstance(segmenter, SentencePieceSegmenter):
-            raise SyntaxDataError(
-                f"the segmentation of {lang} is {kind}; transformers' tokenizer of two vocabularies is sentencepiece's",
-                hint="--to fairseq or --to ctranslate2",
-            )
-    if segmenters[0].cut_from != TEXT:
-        raise SyntaxDataError(
-            "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
-            hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",
-        )
-
-
 @torch.no_grad()
-def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequence[Any], folder: Path) -> None:
+def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> None:
     """Write a folder that ``AutoModelForSeq2SeqLM`` and ``AutoTokenizer`` load.
 
     Args:
         plain: fairseq's Transformer, in evaluation mode
-        options: its options
-        task: gives the dictionaries
-        segmenters: the segmentations of source and target
+        options: its options, as from :func:`.plain.plain_options`
+        task: gives the dictionaries and segmentations
 
     Raises:
         SyntaxDataError: transformers is not installed, or cannot reproduce the model or the segmentation exactly
     """
-    check_options(options)
-    check_segmentation(segmenters, (task.cfg.source_lang, task.cfg.target_lang))
+    _check_options(options)
+    _check_segmentation(task)
     spec = find_spec("torchaudio")
     try:
         import torchaudio  # noqa: F401
@@ -161,9 +114,9 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     model.save_pretrained(os.fspath(folder))
     for name, dictionary in (("vocab.json", source), ("target_vocab.json", target)):
         write_json(folder / name, {symbol: i for i, symbol in enumerate(dictionary.symbols)})
-    for side, segmenter in zip(("source", "target"), segmenters):
-        (folder / f"{side}.spm").write_bytes(segmenter.model)
-    _check_pieces(segmenters[0], folder / "source.spm")
+    (folder / "source.spm").write_bytes(task.source_segmenter.model)
+    (folder / "target.spm").write_bytes(task.target_segmenter.model)
+    _check_pieces(task.source_segmenter, folder / "source.spm")
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": True,
@@ -173,6 +126,42 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
         "clean_up_tokenization_spaces": False,
     }
     write_json(folder / "tokenizer_config.json", tokenizer)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise SyntaxDataError if transformers cannot compute the model exactly."""
+    if "encoder_attention_heads" not in options:
+        raise SyntaxDataError(f"transformers has no counterpart of {options['_name']}", hint=HINT)
+    before, decoder_before = (bool(options.get(f"{side}_normalize_before")) for side in SIDES)
+    further = ("no_decoder_final_norm",) if before else OF_POSITIONS
+    wrong = [name for name in (*NO_COUNTERPART, *further) if options.get(name)]
+    if before != decoder_before:
+        wrong.append(f"{SIDES[decoder_before]}_normalize_before")
+    dims = [options.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")]
+    if len({dim for dim in dims if dim is not None}) > 1:
+        wrong.append("decoder_embed_dim")
+    if options.get("activation_fn", "relu") not in ACTIVATIONS:
+        wrong.append("activation_fn")
+    if wrong:
+        message = f"transformers has no counterpart of {options[wrong[0]]}"
+        raise SyntaxDataError(message, option="--" + wrong[0].replace("_", "-"), hint=HINT)
+
+
+def _check_segmentation(task: Any) -> None:
+    """Raise SyntaxDataError if Marian's tokenizer cannot reproduce the segmentation exactly."""
+    sides = ((task.cfg.source_lang, task.source_segmenter), (task.cfg.target_lang, task.target_segmenter))
+    for lang, segmenter in sides:
+        if not isinstance(segmenter, SentencePieceSegmenter):
+            kind = "none" if segmenter is None else segmenter.kind
+            raise SyntaxDataError(
+                f"the segmentation of {lang} is {kind}; transformers' tokenizer of two vocabularies is sentencepiece's",
+                hint="--to fairseq or --to ctranslate2",
+            )
+    if task.source_segmenter.cut_from != TEXT:
+        raise SyntaxDataError(
+            "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
+            hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",
+        )
 
 
 def _fsmt(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]) -> tuple[Any, dict[str, Tensor]]:

@@ -12,7 +12,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.corpus.words import words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, spell
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
     AlignmentHead,
@@ -37,7 +37,7 @@ from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
+from fairseq_syntax.use.alignment_choice import Ranked, candidates, choose
 from fairseq_syntax.use.base import BaseTranslator, Translation, check_lengths, search_options
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
 from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
@@ -63,7 +63,6 @@ class Translator(BaseTranslator):
         models: models of one task, on one device
         task: the task that they were trained for
         parser: the parser for raw text (default: the one named by the task's options, loaded when first needed)
-        batch_size: the maximum number of sentences in a batch
         source_tag: for multi-task models, the piece at both ends of each source sentence; empty for none
         alignment_heads: for each model, the attention head that aligns words (default: fairseq's)
         generation: search options, named as in fairseq-generate (``beam``, ``lenpen``, ``nbest``, …). ``max_len_a``
@@ -85,20 +84,14 @@ class Translator(BaseTranslator):
         alignment_heads: Sequence[AlignmentHead] | None = None,
         **generation: Any,
     ) -> None:
-        self.models = list(models)
+        self.models: list[Any] = list(models)
         for model in self.models:
             model.eval()  # returns None for a model that has been prepared for inference already
         self.task = task
-        options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", batch_size))
-        self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
-        self.beam, self.nbest = options.beam, options.nbest
+        self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self._input = InteractiveInput(task, parser, source_tag)
-        for model in self.models:
-            # As in fairseq-generate; LSTMs, for example, then skip their attention maps.
-            cast(Any, model).prepare_for_inference_(Namespace(generation=options))
-        self._generator = task.build_generator(self.models, options)
-        self._control = SearchControl(self._generator)
+        self._set_search(generation)
 
     @classmethod
     def load(
@@ -157,9 +150,8 @@ class Translator(BaseTranslator):
             if exported.kind == "ctranslate2":
                 options.pop("alignment_heads", None)  # an export has a fixed alignment head
                 overrides["missing_parse"] = missing_parse
-                return CTranslate2Translator(
-                    folder, exported, parser=parser, device=device, options=overrides, **options
-                )
+                options |= {"parser": parser, "device": device, "options": overrides}
+                return CTranslate2Translator(folder, exported, **options)
             task, paths = setup_task(folder, exported, **overrides), [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, **overrides)
@@ -168,27 +160,21 @@ class Translator(BaseTranslator):
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
 
+    def _set_search(self, generation: dict[str, Any]) -> None:
+        options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size))
+        self.beam, self.nbest = options.beam, options.nbest
+        for model in self.models:
+            # As in fairseq-generate; LSTMs, for example, then skip their attention maps.
+            model.prepare_for_inference_(Namespace(generation=options))
+        self._generator = self.task.build_generator(self.models, options)
+        self._control = SearchControl(self._generator)
+
     def _about(self) -> list[str]:
         size = sum(p.numel() for model in self.models for p in model.parameters())
-        names = []
-        for model in self.models:
-            systems = " and ".join(system_names(model))
-            names.append(model_name(model) + (f" with {systems}" if systems else ""))
+        names = [" with ".join(filter(None, [model_name(m), " and ".join(system_names(m))])) for m in self.models]
         several = f"{len(names)} models: " if len(names) > 1 else ""
         count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
-
-    def with_search(self, **generation: Any) -> Translator:
-        """See the base class; the options are those of the class."""
-        return Translator(
-            self.models,
-            self.task,
-            parser=self._input.chosen_parser,
-            batch_size=self.batch_size,
-            source_tag=self._input.source_tag,
-            alignment_heads=self._aligner.heads,
-            **generation,
-        )
 
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
         tokens, lengths = self._input.encode(lines, numbers)
@@ -225,9 +211,6 @@ class Translator(BaseTranslator):
     ) -> tuple[Translation, dict[str, list[np.ndarray]]]:
         """Translate a sentence (0-based) of a fairseq dataset, and return the attention weights too.
 
-        Args:
-            on_step: as in :meth:`translations`
-
         Returns:
             the best translation, whose pieces end with ``</s>``; and for each kind (``encoder``, ``cross``,
             ``decoder``) the first model's weights, a float32 array [H, rows, columns] per layer; source columns include
@@ -245,31 +228,29 @@ class Translator(BaseTranslator):
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """See the base class."""
-        pairs = self._aligned(sentences, translations, all_heads=False)
-        return [
-            WordAlignment(p.source.text, p.target.text, p.source.words, p.target.words, next(iter(p.links.values())))
-            for p in pairs
-        ]
+        (head, *_) = self._aligner.heads
+        return [by_head[head] for by_head in self._aligned(sentences, translations, head)]
 
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
         """See the base class."""
-        pairs = self._aligned(sentences, translations, all_heads=True)
+        by_head = self._aligned(sentences, translations, None)
         # A pair with an empty side has no links to count.
-        kept = [i for i, pair in enumerate(pairs) if pair.links]
-        return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
+        kept = [i for i, alignments in enumerate(by_head) if alignments]
+        return choose([by_head[i] for i in kept], None if gold is None else [gold[i] for i in kept])
 
     @torch.no_grad()
-    def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
-        """The sentence pairs with the links of all heads of the first model, or of the selected head."""
-        heads = [] if all_heads else list(self._aligner.heads[:1])
+    def _aligned(
+        self, sentences: Sequence[Sentence], translations: Sequence[str], head: AlignmentHead | None
+    ) -> list[dict[AlignmentHead, WordAlignment]]:
+        """The alignments of each sentence pair by one head, or by all heads of the first model."""
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
         filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
-        pairs = [_pair_of_nothing(*both, heads) for both in zip(sentences, translations)]
+        aligned = [{} if head is None else {head: _no_links(*pair)} for pair in zip(sentences, translations)]
         if not filled:
-            return pairs
+            return aligned
         pieces, targets = zip(*(self.encode_target(translations[i]) for i in filled))
         tokens, lengths = self._input.encode([sentences[i] for i in filled], filled)
         check_lengths(lengths, map(len, targets), self.max_positions(), filled)
@@ -278,29 +259,30 @@ class Translator(BaseTranslator):
         for batch in self._batches(tokens):
             numbers, src_tokens = batch["id"].tolist(), batch["net_input"]["src_tokens"]
             of_batch = [targets[number].to(src_tokens.device) for number in numbers]
-            if all_heads:
-                layers = source_attention(model, batch["net_input"], of_batch)
-                heads = candidates(layers, default_head(model).layer is None)
-                by_head = [list(cut(h.pick(layers), src_tokens, of_batch, h.shift, dictionary)) for h in heads]
+            if head is not None:
+                by_head = {head: self._aligner.weights(batch["net_input"], of_batch)}
             else:
-                by_head = [self._aligner.weights(batch["net_input"], of_batch)]
-            for number, weights in zip(numbers, zip(*by_head)):
+                layers = source_attention(model, batch["net_input"], of_batch)
+                by_head = {
+                    one: list(cut(one.pick(layers), src_tokens, of_batch, one.shift, dictionary))
+                    for one in candidates(layers, default_head(model).layer is None)
+                }
+            for place, number in enumerate(numbers):
                 # From the pieces themselves, since some may be <unk> in the dictionary.
-                spelt = [pieces[number][place] for place in places_of_pieces(targets[number], dictionary)]
-                pair = Pair.of(sources[number], spell(spelt, self._decode), dict(zip(heads, weights)))
-                pairs[filled[number]] = pair
+                spelt = [pieces[number][piece] for piece in places_of_pieces(targets[number], dictionary)]
+                target = spell(spelt, self._decode)
+                links = {one: align(weights[place], sources[number], target) for one, weights in by_head.items()}
+                aligned[filled[number]] = links
             bar.update(len(numbers))
         bar.close()
-        return pairs
+        return aligned
 
     def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
         """The lines encoded last, in batches on the models' device."""
         if not tokens:
-            return
+            return iter(())
         dataset = self._input.dataset(tokens, [t.numel() for t in tokens])
-        yield from self.batched(
-            dataset, dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size)
-        )
+        return self.batched(dataset, dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size))
 
     def batched(self, dataset: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """A dataset's sentences, in batches on the models' device."""
@@ -319,11 +301,9 @@ class Translator(BaseTranslator):
 
     def _translation(self, hypothesis: dict[str, Any], most: int, parse: ParsedLine | None) -> Translation:
         pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
-        translation = self._spelt(pieces, float(hypothesis["score"]))
         # The tokens end with </s>, which the model may have generated or the limit forced.
-        translation.cut = len(hypothesis["tokens"]) > most
-        translation.parse = parse
-        return translation
+        ended = len(hypothesis["tokens"]) > most
+        return Translation(self._decode(pieces), pieces, float(hypothesis["score"]), cut=ended, parse=parse)
 
 
 def checkpoint_of(path: str | os.PathLike[str]) -> str:
@@ -332,8 +312,8 @@ def checkpoint_of(path: str | os.PathLike[str]) -> str:
     return best if os.path.isfile(best) else os.fspath(path)
 
 
-def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:
-    """A pair without links, for an empty sentence or translation."""
-    text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
-    source, target = (PieceText(side, words_of(side), []) for side in (text, translation.strip()))
-    return Pair(source, target, {head: [] for head in heads})
+def _no_links(sentence: Sentence, translation: str) -> WordAlignment:
+    """The alignment with an empty sentence or translation."""
+    source = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
+    target = translation.strip()
+    return WordAlignment(source, target, words_of(source), words_of(target), [])

@@ -130,7 +130,7 @@ def test_the_best_of_the_candidates_is_chosen():
     text = PieceText("ab", [(0, 1), (1, 2)], [(0, 1), (1, 2)])
     good, bad = AlignmentHead(1, 0), AlignmentHead(0, 0)
     weights = {bad: np.eye(2, dtype=np.float32)[::-1], good: np.eye(2, dtype=np.float32)}
-    pairs = [alignment_choice.Pair.of(text, text, weights)] * 3
+    pairs = [{head: alignment.align(of_head, text, text) for head, of_head in weights.items()}] * 3
     (best, worst) = alignment_choice.choose(pairs, alignment.read_gold(["0-0 1-1"] * 3))
     assert (best.head, best.score, worst.score) == (good, 1.0, 0.0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.parsed_line import cycle_through, is_tree
 from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
-from fairseq_syntax.use.spanning_tree import decode_line
+from fairseq_syntax.use.parent_head import decode_line
 
 
 def log_softmax(scores):

@@ -6,31 +6,15 @@ import logging
 from contextlib import contextmanager
 
 FAMILIES = (
-    "DejaVu Sans",
-    "Noto Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans SC",
-    "Noto Sans JP",
-    "Noto Sans KR",
-    "Source Han Sans SC",
-    "PingFang SC",
-    "Hiragino Sans",
-    "Microsoft YaHei",
-    "WenQuanYi Zen Hei",
-    "Noto Naskh Arabic",
-    "Noto Sans Arabic",
-    "Geeza Pro",
-    "Arial Unicode MS",
-    "Noto Sans Hebrew",
-    "Noto Sans Devanagari",
-    "Noto Sans Thai",
-    "Noto Sans Symbols2",
+    *("DejaVu Sans", "Noto Sans"),
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "Source Han Sans SC"),
+    *("PingFang SC", "Hiragino Sans", "Microsoft YaHei", "WenQuanYi Zen Hei"),
+    *("Noto Naskh Arabic", "Noto Sans Arabic", "Geeza Pro", "Arial Unicode MS"),
+    *("Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Symbols2"),
 )
 # For browsers, which shape text and fall back by themselves once the families are named. They prefer Japanese to
 # Chinese fonts only if the lang attribute says so.
 CSS = ", ".join(f'"{family}"' for family in ("Noto Sans", *FAMILIES[2:])) + ", system-ui, sans-serif"
-HINT = "install Noto fonts (Debian: fonts-noto-core fonts-noto-cjk)"
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Stage:
         Args:
             key: only items with the same key share a batch
             weight: the amount of work
-            request: the request that the item belongs to; None for a request of its own
+            request: what the item belongs to; None for a request of its own
             deadline: on the clock of ``time.monotonic``; afterwards the result is :class:`Cancelled`
         """
         with self._changed:

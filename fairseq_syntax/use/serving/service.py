@@ -198,14 +198,7 @@ def _parses(parsed: Sequence[Sentence]) -> list[Parse | None]:
 
 def _hypotheses(translations: Sequence[Translation], number: int, model: str) -> Iterator[Hypothesis]:
     for rank, translation in enumerate(translations):
-        words = translation.alignment
-        yield Hypothesis(
-            sentence=number,
-            model=model,
-            rank=rank,
-            text=translation.text,
-            score=translation.score,
-            pieces=translation.pieces,
-            cut=translation.cut,
-            alignment=None if words is None else Alignment(**words.as_json(), pharaoh=words.pharaoh()),
-        )
+        words, fields = translation.alignment, vars(translation)
+        if words is not None:
+            fields = {**fields, "alignment": Alignment(**words.as_json(), pharaoh=words.pharaoh())}
+        yield Hypothesis(**fields, sentence=number, model=model, rank=rank)
