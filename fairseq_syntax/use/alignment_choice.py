@@ -19,11 +19,7 @@ from fairseq_syntax.inference.alignment_head import AlignmentHead
 
 
 def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
-    """All heads and the mean of each layer, each with both values of ``shift``.
-
-    Args:
-        layers: attention weights as from :func:`source_attention`
-    """
+    """All heads of :func:`.source_attention` and the mean of each layer, each with both values of ``shift``."""
     if of_lstm:
         return [AlignmentHead(shift=shift) for shift in (0, 1)]
     return [

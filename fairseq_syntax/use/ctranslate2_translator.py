@@ -21,7 +21,8 @@ from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.devices import check_device
 from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
-from fairseq_syntax.use.exported import Exported, factored, setup_task
+from fairseq_syntax.use.exported import Exported, factored
+from fairseq_syntax.use.loading import setup_task
 
 # fairseq's search options and their names in CTranslate2.
 _SEARCH = {
@@ -40,8 +41,7 @@ class CTranslate2Translator(BaseTranslator):
     """Translates sentences with a model that CTranslate2 runs.
 
     Args:
-        folder: the folder written by ``fairseq-syntax export --to ctranslate2``
-        exported: the description of its content
+        folder, exported: what ``fairseq-syntax export --to ctranslate2`` wrote, and its description
         parser, batch_size, generation: as in :class:`.translator.Translator`, limited to CTranslate2's search options
         device: ``cpu`` or ``cuda`` (default: ``cuda`` if CTranslate2 and PyTorch find a GPU)
         options: task options, such as ``syntax_parser``
@@ -69,7 +69,7 @@ class CTranslate2Translator(BaseTranslator):
 
         check_device(device)
         self.models: list[Any] = []  # no PyTorch modules
-        self.task = setup_task(folder, exported, **(options or {}))
+        self.task = setup_task(**{**vars(exported), "data": os.fspath(folder), **(options or {})})
         if exported.factors:
             self.task.add_need("source", frozenset({"tree"}))
         self.exported = exported
@@ -93,8 +93,8 @@ class CTranslate2Translator(BaseTranslator):
         self._options = {"max_input_length": 0, **options}  # do not truncate the input
 
     def _about(self) -> list[str]:
-        factors = f" with {' and '.join(self.exported.factors)}" if self.exported.factors else ""
-        return [f"CTranslate2{factors}", self.exported.quantization or "float32"]
+        names = " with ".join(filter(None, ["CTranslate2", " and ".join(self.exported.factors)]))
+        return [names, self.exported.quantization or "float32"]
 
     def _limit(self, source_length: int) -> int:
         """The maximum length of a translation: fairseq's limit, rounded up if it depends on the source.

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import write_json
@@ -61,11 +59,7 @@ class Exported:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Exported:
-        """Read ``export.json``, and verify the other files.
-
-        Raises:
-            SyntaxDataError: it does not exist or has an unknown format, or a file is missing or damaged
-        """
+        """Read ``export.json``, and verify the other files; SyntaxDataError if one is missing or damaged."""
         path = Path(folder) / DESCRIPTION
         if not path.exists():
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
@@ -83,18 +77,6 @@ class Exported:
         for name, entry in exported.files.items():
             check_entry(Path(folder) / name, entry, "copy or export the model again")
         return exported
-
-
-def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: Any) -> Any:
-    """Set up this package's task with the folder's data; ``options``: further ones, such as ``syntax_parser``."""
-    from fairseq import tasks
-
-    from fairseq_syntax import register
-
-    register()
-    names = ("source_lang", "target_lang", "max_source_positions", "max_target_positions")
-    options |= {name: getattr(exported, name) for name in names}
-    return tasks.setup_task(Namespace(task="syntax_translation", data=os.fspath(folder), **options))
 
 
 def factored(pieces: Sequence[str], factors: Sequence[Sequence[str]]) -> list[str]:

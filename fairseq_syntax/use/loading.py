@@ -26,13 +26,6 @@ class Loaded(NamedTuple):
     task: Any
 
 
-def no_checkpoint(path: str) -> SyntaxDataError:
-    """The error for a missing checkpoint; its hint lists those in the same folder."""
-    there = sorted(p.name for p in Path(path).parent.glob("*.pt"))
-    beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
-    return SyntaxDataError("no such checkpoint", path=path, hint=f"beside it: {beside}" if there else None)
-
-
 def load_models(
     paths: Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str] | None = None,
@@ -61,7 +54,9 @@ def load_models(
         if os.path.isdir(name):
             raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
         if not os.path.isfile(name):
-            raise no_checkpoint(name)
+            there = sorted(path.name for path in Path(name).parent.glob("*.pt"))
+            beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
+            raise SyntaxDataError("no such checkpoint", path=name, hint=f"beside it: {beside}" if there else None)
     # BLEU validation belongs to training; its options may name files of the training machine.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
@@ -71,7 +66,11 @@ def load_models(
         if data is None and (moved := _data_above(cfg.get("data"), names[0])):
             options["data"] = moved
             overwrite_args_by_name(state["cfg"], options)
-        task = task or _own_task({**cfg, **options}, names[0])
+        if task is None and (name := cfg.get("_name") or cfg.get("task")) != "syntax_translation":
+            if name != "translation":
+                hint = "models of syntax_translation and of translation are loaded"
+                raise SyntaxDataError(f"is of fairseq's task {name}", path=names[0], hint=hint)
+            task = setup_task(**{**cfg, **options})
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             names, arg_overrides=options, task=task, state=state if len(names) == 1 else None
         )
@@ -100,18 +99,12 @@ def _data_above(data: str | None, checkpoint: str) -> str | None:
     return None
 
 
-def _own_task(cfg: dict[str, Any], path: str) -> Any:
-    """This package's task for a checkpoint of fairseq's ``translation``; None for a checkpoint of this package's."""
-    name = cfg.get("_name") or cfg.get("task")
-    if name == "syntax_translation":
-        return None
-    if name != "translation":
-        raise SyntaxDataError(
-            f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
-        )
+def setup_task(**values: Any) -> Any:
+    """This package's task with those of the values that are options of it."""
+    register()
     names = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
-    values = {key: value for key, value in cfg.items() if key in names}
-    return tasks.setup_task(Namespace(**{**values, "task": "syntax_translation"}))
+    options = {name: value for name, value in values.items() if name in names}
+    return tasks.setup_task(Namespace(task="syntax_translation", **options))
 
 
 def _explained(paths: Sequence[str], error: Exception) -> Exception:

@@ -160,7 +160,7 @@ def predicted_heads(weights: np.ndarray, sentences: Sequence[tuple[int, int]]) -
 
     Args:
         weights: the head's attention [W, W], by :func:`between_words`
-        sentences: the word spans of the sentences
+        sentences: word spans ``[start, end)``
     """
     # Softmax in float32 can underflow to 0, which has no logarithm.
     return decode_line(np.log(np.maximum(weights, 1e-30)), sentences)[0]

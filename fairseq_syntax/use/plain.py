@@ -68,17 +68,28 @@ def why_not_plain(model: Any) -> str | None:
         what = "the parser's distribution" if "arcs" in needs else "the parse"
         return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
     if not isinstance(model, SyntaxTransformerModel):
-        return None if is_of_fairseq(model) else f"{model_name(model)} is no model of fairseq's own"
-    acting = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
-    if acting:
-        return f"{' and '.join(acting)} needs no parse, but its encoder computes what no plain Transformer does"
-    if not is_of_fairseq(model.decoder):
-        return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
+        return None if _is_of_fairseq(model) else f"{model_name(model)} is no model of fairseq's own"
+    if acting := acting_parts(model):
+        return f"{' and '.join(acting)} needs no parse, but computes what no plain Transformer does"
     return None
 
 
-def is_of_fairseq(module: Any) -> bool:
-    """Whether the class of a model or a part of it is fairseq's own."""
+def acting_parts(model: SyntaxTransformerModel, besides: EncoderSystem | None = None) -> list[str]:
+    """The names of the systems of the encoder, besides one, and of the decoder that change the model's output."""
+    systems = [system for system in model.encoder.systems.values() if system is not besides]
+    acting = [system.name for system in systems if _acts(system, model.encoder)]
+    return acting if _is_of_fairseq(model.decoder) else [*acting, type(model.decoder).__name__]
+
+
+def _acts(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
+    """Whether a system changes the model's output; otherwise it only adds losses in training."""
+    claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
+    touches = any(c.scales or c.replaces for c in claims)
+    changed = (getattr(type(system), hook) is not getattr(EncoderSystem, hook) for hook in ("embed", "positions"))
+    return touches or bool(system.blocks()) or any(changed)
+
+
+def _is_of_fairseq(module: Any) -> bool:
     return type(module).__module__.split(".")[0] == "fairseq"
 
 
@@ -93,21 +104,8 @@ def system_names(model: Any) -> list[str]:
     return [name for side in sides for name in getattr(side, "systems", ())]
 
 
-def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
-    """Whether a system changes the model's output; otherwise it only adds losses in training."""
-    claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
-    touches = any(c.scales or c.replaces for c in claims)
-    changed = (getattr(type(system), hook) is not getattr(EncoderSystem, hook) for hook in ("embed", "positions"))
-    return touches or bool(system.blocks()) or any(changed)
-
-
 def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options that fairseq's model has, as plain Python values.
-
-    Args:
-        name: the model's key in fairseq's registry
-        options: all options by name
-    """
+    """The options, of all, that the model with this key in fairseq's registry has, as plain Python values."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     MODEL_REGISTRY[name].add_args(parser)
     # All fairseq models, with or without a dataclass, can add their options to a parser.
@@ -121,13 +119,10 @@ def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict
     """A checkpoint of fairseq's ``translation`` task that contains only plain values.
 
     PyTorch loads it with ``weights_only``. fairseq's own checkpoints contain a Namespace, which must be allowed first.
-
-    Args:
-        model, options: as from :meth:`TrainedModel.plain`
-        task: gives the languages and the sides of padding
+    Model and options are those of :meth:`TrainedModel.plain`.
     """
-    names = ("source_lang", "target_lang", "left_pad_source", "left_pad_target")
-    names = (*names, "max_source_positions", "max_target_positions")
+    of_side = ("{}_lang", "left_pad_{}", "max_{}_positions")
+    names = [name.format(side) for side in ("source", "target") for name in of_side]
     cfg = _values(OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True))
     cfg["model"] = dict(options)
     cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
@@ -185,7 +180,7 @@ def check_equal(
     if columns:
         words = lengths - 1
         zeros = torch.zeros(int(words.sum()), dtype=torch.long)
-        labels = dict.fromkeys(("deprel", "upos", "xpos"), zeros)
+        labels: dict[str, Any] = dict.fromkeys(("deprel", "upos", "xpos"), zeros)
         for column in columns:
             labels[column] = torch.randint(0, len(task.source_labels[column]), zeros.shape, generator=generator)
         pieces = torch.ones_like(zeros)

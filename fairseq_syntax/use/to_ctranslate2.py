@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import FACTOR_MARK, factored
-from fairseq_syntax.use.plain import DISTIL, TrainedModel, acts_at_inference, check_equal, is_of_fairseq, plain_options
+from fairseq_syntax.use.plain import DISTIL, TrainedModel, acting_parts, check_equal, plain_options
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
@@ -56,13 +56,9 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
 
 def _label_embedding(model: Any) -> LabelEmbedding | None:
     """The label embeddings of a model, if they are the only system that acts at inference."""
-    systems = list(getattr(model.encoder, "systems", {}).values())
+    systems = getattr(model.encoder, "systems", {}).values()
     embedding = next((system for system in systems if isinstance(system, LabelEmbedding)), None)
-    if embedding is None:
-        return None
-    others = [s.name for s in systems if s is not embedding and acts_at_inference(s, model.encoder)]
-    others += [] if is_of_fairseq(model.decoder) else [type(model.decoder).__name__]
-    if others:
+    if embedding is not None and (others := acting_parts(model, besides=embedding)):
         raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=DISTIL)
     return embedding
 
@@ -79,19 +75,14 @@ def _specification(
     # The alignment head becomes the first head below, and the mean over that one head is used.
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
-    if not hasattr(args, "encoder_attention_heads"):
-        raise SyntaxDataError(f"CTranslate2 has no counterpart of {options['_name']}", hint=TO_FAIRSEQ)
-    for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
-        if getattr(args, option, None):
-            raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}", hint=TO_FAIRSEQ)
-    # a copy, since the arrays below are the parameters, which are quantized and permuted in place
-    model = copy.deepcopy(model)
-    if head.head is not None:
-        move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
     try:
-        spec = converter._get_model_spec(args)  # this also checks the options
+        spec = converter._get_model_spec(args)  # this checks most options, and the scores tell of the others
         if embedding is not None:
             spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
+        # a copy, since the arrays are the parameters, which are quantized and permuted in place
+        model = copy.deepcopy(model)
+        if head.head is not None:
+            move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
         converter.set_transformer_encoder(spec.encoder, model.encoder)
         converter.set_transformer_decoder(spec.decoder, model.decoder)
     except (ValueError, AttributeError) as error:  # AttributeError: the specification lacks a part of the model
@@ -101,7 +92,8 @@ def _specification(
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
             raise SyntaxDataError(f"the piece {marked[0]!r} contains {FACTOR_MARK}, which marks factors in CTranslate2")
         spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
-        for place, (column, labels) in zip(spec.encoder.embeddings[1:], embedding.embeddings.items()):
+        tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
+        for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):
             # </s> has the embedding of "no label", and CTranslate2 expects its special symbols at the end.
             none = labels.weight[:1]
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()

@@ -30,28 +30,17 @@ from fairseq_syntax.use.plain import DISTIL, check_equal
 HINT = f"--to fairseq or --to ctranslate2; or {DISTIL}"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_new", "tanh": "tanh", "linear": "linear"}
 SIDES = ("encoder", "decoder")
-# Options of fairseq's Transformer that change its output and have no counterpart.
-NO_COUNTERPART = (
-    *("layernorm_embedding", "adaptive_input", "adaptive_softmax_cutoff"),
-    *("cross_self_attention", "no_cross_attention", "char_inputs", "quant_noise_pq", "base_layers"),
-)
-# FSMT's positions are always sinusoidal.
-OF_POSITIONS = ("encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings")
 
 
 @torch.no_grad()
 def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> None:
     """Write a folder that ``AutoModelForSeq2SeqLM`` and ``AutoTokenizer`` load.
 
-    Args:
-        plain: fairseq's Transformer, in evaluation mode
-        options: its options, as from :func:`.plain.plain_options`
-        task: gives the dictionaries and segmentations
+    Model and options are those of :meth:`.plain.TrainedModel.plain`.
 
     Raises:
         SyntaxDataError: transformers is not installed, or cannot reproduce the model or the segmentation exactly
     """
-    _check_options(options)
     _check_segmentation(task)
     spec = find_spec("torchaudio")
     try:
@@ -69,25 +58,18 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     source, target = task.source_dictionary, task.target_dictionary
     # The special symbols have the same ids on both sides, since fairseq puts them first.
     special = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
-    sizes = {
-        "d_model": options["encoder_embed_dim"],
-        "activation_function": ACTIVATIONS[options.get("activation_fn", "relu")],
-        "scale_embedding": not options.get("no_scale_embedding"),
-        "max_position_embeddings": max(plain.max_positions()),
-        "decoder_start_token_id": target.eos(),
-        **special,
-    }
-    for side in SIDES:
-        sizes[f"{side}_layers"] = options[f"{side}_layers"]
-        sizes[f"{side}_ffn_dim"] = options[f"{side}_ffn_embed_dim"]
-        sizes[f"{side}_attention_heads"] = options[f"{side}_attention_heads"]
+    special["decoder_start_token_id"] = target.eos()
     fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
-    model, weights = fill(plain, options, task, sizes)
-    # FSMT computes its positions, so only they may be missing.
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    wrong = [*unexpected, *(name for name in missing if "embed_positions" not in name)]
-    if wrong:
-        raise SyntaxDataError(f"transformers has no counterpart of the parameter {wrong[0]}", hint=HINT)
+    try:
+        sizes = {**_sizes(options), **special, "max_position_embeddings": max(plain.max_positions())}
+        model, weights = fill(plain, options, task, sizes)
+        # FSMT computes its positions, so only they may be missing.
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        if wrong := [*unexpected, *(name for name in missing if "embed_positions" not in name)]:
+            raise KeyError(wrong[0])
+    except (KeyError, RuntimeError) as error:  # an option or a parameter that only one of the two has, or its size
+        message = f"transformers has no counterpart of this {options['_name']}: {error}"
+        raise SyntaxDataError(message, hint=HINT) from error
     model.eval()
 
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
@@ -106,7 +88,6 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         max_new_tokens=200,  # fairseq's default max_len_b
         length_penalty=1.0,
         suppress_tokens=[target.pad()],  # like fairseq's search
-        decoder_start_token_id=target.eos(),
         forced_eos_token_id=target.eos(),
         encoder_no_repeat_ngram_size=0,  # Blenderbot's default is 3
         **special,
@@ -128,25 +109,6 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     write_json(folder / "tokenizer_config.json", tokenizer)
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise SyntaxDataError if transformers cannot compute the model exactly."""
-    if "encoder_attention_heads" not in options:
-        raise SyntaxDataError(f"transformers has no counterpart of {options['_name']}", hint=HINT)
-    before, decoder_before = (bool(options.get(f"{side}_normalize_before")) for side in SIDES)
-    further = ("no_decoder_final_norm",) if before else OF_POSITIONS
-    wrong = [name for name in (*NO_COUNTERPART, *further) if options.get(name)]
-    if before != decoder_before:
-        wrong.append(f"{SIDES[decoder_before]}_normalize_before")
-    dims = [options.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")]
-    if len({dim for dim in dims if dim is not None}) > 1:
-        wrong.append("decoder_embed_dim")
-    if options.get("activation_fn", "relu") not in ACTIVATIONS:
-        wrong.append("activation_fn")
-    if wrong:
-        message = f"transformers has no counterpart of {options[wrong[0]]}"
-        raise SyntaxDataError(message, option="--" + wrong[0].replace("_", "-"), hint=HINT)
-
-
 def _check_segmentation(task: Any) -> None:
     """Raise SyntaxDataError if Marian's tokenizer cannot reproduce the segmentation exactly."""
     sides = ((task.cfg.source_lang, task.source_segmenter), (task.cfg.target_lang, task.target_segmenter))
@@ -162,6 +124,17 @@ def _check_segmentation(task: Any) -> None:
             "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
             hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",
         )
+
+
+def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that FSMT and Blenderbot share, from those of fairseq's model."""
+    names = {"layers": "layers", "ffn_dim": "ffn_embed_dim", "attention_heads": "attention_heads"}
+    return {
+        "d_model": options["encoder_embed_dim"],
+        "activation_function": ACTIVATIONS[options.get("activation_fn", "relu")],
+        "scale_embedding": not options.get("no_scale_embedding"),
+        **{f"{side}_{name}": options[f"{side}_{of_fairseq}"] for side in SIDES for name, of_fairseq in names.items()},
+    }
 
 
 def _fsmt(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]) -> tuple[Any, dict[str, Tensor]]:

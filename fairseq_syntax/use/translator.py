@@ -40,8 +40,8 @@ from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use.alignment_choice import Ranked, candidates, choose
 from fairseq_syntax.use.base import BaseTranslator, Translation, check_lengths, search_options
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
-from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
-from fairseq_syntax.use.loading import load_models, no_checkpoint
+from fairseq_syntax.use.exported import CHECKPOINT, Exported
+from fairseq_syntax.use.loading import load_models, setup_task
 from fairseq_syntax.use.plain import model_name, system_names
 
 __all__ = ["Translator"]
@@ -131,9 +131,6 @@ class Translator(BaseTranslator):
             SyntaxDataError: the checkpoint or its data do not exist, or CTranslate2 does not support an option
         """
         paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
-        for p in paths:
-            if not os.path.exists(p):
-                raise no_checkpoint(p)
         overrides: dict[str, Any] = {
             "syntax_parser": parser_name,
             "syntax_parser_lang": parser_lang,
@@ -152,7 +149,8 @@ class Translator(BaseTranslator):
                 overrides["missing_parse"] = missing_parse
                 options |= {"parser": parser, "device": device, "options": overrides}
                 return CTranslate2Translator(folder, exported, **options)
-            task, paths = setup_task(folder, exported, **overrides), [os.path.join(folder, CHECKPOINT)]
+            task = setup_task(**{**vars(exported), "data": folder, **overrides})
+            paths = [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, **overrides)
         task.cfg.missing_parse = missing_parse  # not as an override, because old checkpoints lack the option

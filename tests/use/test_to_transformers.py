@@ -137,12 +137,12 @@ def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
 @pytest.mark.parametrize(
     "arch, options, named",
     [
-        ("transformer", ["--encoder-normalize-before"], "--encoder-normalize-before"),
-        ("transformer", ["--decoder-normalize-before"], "--decoder-normalize-before"),
-        ("transformer", ["--encoder-learned-pos"], "--encoder-learned-pos"),
-        ("transformer", [*BEFORE, "--no-decoder-final-norm"], "--no-decoder-final-norm"),
-        ("transformer", ["--layernorm-embedding"], "--layernorm-embedding"),
-        ("transformer", ["--activation-fn", "gelu_fast"], "--activation-fn"),
+        ("transformer", ["--encoder-normalize-before"], "layer_norm"),
+        ("transformer", ["--decoder-normalize-before"], "layer_norm"),
+        ("transformer", ["--encoder-learned-pos"], "FSMT"),
+        ("transformer", [*BEFORE, "--no-decoder-final-norm"], "layer_norm"),
+        ("transformer", ["--layernorm-embedding"], "layernorm_embedding"),
+        ("transformer", ["--activation-fn", "gelu_fast"], "gelu_fast"),
         ("lstm", [], "lstm"),
         ("pascal_transformer", [], "pascal"),
     ],

@@ -19,12 +19,7 @@ _HERE = Path(__file__).parent
 
 
 def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
-    """Render a page.
-
-    Args:
-        exhibits: at least one
-        src, tgt: language codes, for fonts and the writing direction
-        title: the page's title
+    """Render a page; ``src`` and ``tgt`` are language codes, for fonts and the writing direction.
 
     Attention weights are stored in eight bits, in steps of 1/255.
     """

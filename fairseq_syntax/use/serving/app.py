@@ -1,13 +1,20 @@
-"""The web application: routes, error handlers, middleware, shutdown."""
+"""The web application: routes, error handlers, middleware, shutdown, and the pages at ``/`` and ``/docs``."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import json
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import jinja2
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -15,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.pages.page import self_contained
 from fairseq_syntax.use.serving import libretranslate
 from fairseq_syntax.use.serving.guard import Guard, in_time
 from fairseq_syntax.use.serving.messages import (
@@ -27,7 +35,6 @@ from fairseq_syntax.use.serving.messages import (
     TranslateRequest,
     validated,
 )
-from fairseq_syntax.use.serving.playground import api_page, playground
 from fairseq_syntax.use.serving.service import Service
 
 DESCRIPTION = (
@@ -54,10 +61,9 @@ def create_app(
     hosts: Sequence[str] | None = None,
     examples: Sequence[str] = (),
 ) -> FastAPI:
-    """Create the application.
+    """Create the application, which closes the service when it stops.
 
     Args:
-        service: parses and translates; closed when the application stops
         timeout: maximum time per request, in seconds
         max_bytes: maximum size of a request's body
         hosts: accepted host names (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None accepts any
@@ -165,3 +171,27 @@ def models_of(service: Service) -> Models:
         parser=service.source.parser.options.parser if service.source.parser is not None else None,
         relations=sorted({relation for model in models for relation in model.relations()}),
     )
+
+
+def playground(models: Models, examples: Sequence[str] = ()) -> tuple[str, str]:
+    """The page for these models and example sentences, and a content security policy that allows its script alone."""
+    page = self_contained(
+        Path(__file__).with_name("playground.html"),
+        title="fairseq-syntax playground",
+        data={**models.model_dump(), "examples": list(examples)},
+    )
+    # The data are in a script element whose type is not executable.
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy
+
+
+def api_page(description: Mapping[str, Any]) -> str:
+    """Render an OpenAPI description as a self-contained page with paths, examples and responses."""
+    page = jinja2.Environment(autoescape=True)
+    page.filters["json"] = partial(json.dumps, ensure_ascii=False, indent=1)
+    return page.from_string(Path(__file__).with_name("api.html").read_text(encoding="utf-8")).render(api=description)

@@ -38,12 +38,9 @@ def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | No
 
 
 class Guard:
-    """ASGI middleware that limits the size of request bodies, and counts the answers.
+    """ASGI middleware that answers too large bodies with status 413, and counts and times the answers.
 
     Args:
-        app: the application that is wrapped
-        max_bytes: the maximum size of a body; larger ones are answered with status 413
-        metrics: counts and times the answers
         paths: the paths that are counted by name; all others are counted as ``other``
     """
 
@@ -87,7 +84,7 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
 
     Args:
         request: the client's request, whose body has been read
-        timeout: seconds
+        timeout: in seconds
 
     Raises:
         HTTPException: 504 after the timeout; 499, which nobody reads, if the client has disconnected; 503 if the server

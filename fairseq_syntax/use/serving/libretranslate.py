@@ -76,11 +76,7 @@ def languages_of(service: Service) -> list[dict[str, Any]]:
 
 
 async def answer(service: Service, request: Request, body: bytes, timeout: float) -> JSONResponse | None:
-    """The response to a LibreTranslate request, a form or JSON with ``q``; None for any other request.
-
-    Args:
-        timeout: maximum time, in seconds
-    """
+    """The response to a LibreTranslate request, a form or JSON with ``q``; None for any other request."""
     try:
         fields = _fields(request.headers.get("content-type", ""), body)
         if fields is None:
@@ -138,11 +134,7 @@ async def _translated(service: Service, ask: _Ask, several: bool, deadline: floa
 
 
 def _apart(text: str, sentences: list[str], *, markup: bool) -> list[str | int]:
-    """Split a text into what is kept and the indices of its sentences, which are appended to ``sentences``.
-
-    Args:
-        markup: whether the text is HTML, in which only the text between tags is translated
-    """
+    """Split a text, or HTML, into what is kept and the indices of its sentences, which ``sentences`` receives."""
     parts: list[str | int] = []
     for place, part in enumerate(_MARKUP.split(text) if markup else [text]):
         if place % 2:  # separators, captured by the group of the pattern

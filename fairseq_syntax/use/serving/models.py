@@ -29,12 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model with a name for requests and answers, and a cached search for each beam size.
-
-    Attributes:
-        needs: the parts of a parse that the model reads, a subset of ``"tree"`` and ``"arcs"``
-        systems: the names of the syntax systems of its encoder and decoder
-    """
+    """A model with a name for requests and answers, and a cached search for each beam size."""
 
     def __init__(self, name: str, translator: BaseTranslator) -> None:
         self.name, self.task = name, translator.task
@@ -131,10 +126,6 @@ def load_models(
 ) -> list[ServedModel]:
     """Load models from checkpoints and exported folders.
 
-    Args:
-        missing_parse: what to do with a sentence without a parse if the model reads one: ``error``, or ``neutral`` to
-            translate it without
-
     Raises:
         SyntaxDataError: a checkpoint is missing or unusable, or the models' source languages differ
     """
@@ -180,13 +171,10 @@ def load_source(
     The parser returns probabilities if it has them: LDD needs them, and the page shows them.
 
     Args:
-        models: at least one
         parser: ``none``, or a value of ``fairseq-syntax parse --parser``; "" for the parser of the training text
         lang: the language of the parser's models; "" for that of the training text
         model_dir: the folder of the parser's models. Without this and ``parser``, no parser is loaded for models that
             need no parse.
-        missing_parse: as in :func:`load_models`
-        parse_timeout: the ``timeout`` of the :class:`Source`
 
     Raises:
         SyntaxDataError: the parser cannot be loaded, and ``missing_parse`` is ``error``

@@ -8,8 +8,6 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from fairseq_syntax.errors import SyntaxDataError
-
 HEADERS = [  # sent with every answer
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -24,9 +22,6 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
         host, port: the address to listen on; port 0 chooses a free port
         grace: seconds for stopping. Open requests have nine tenths of them; then they are cancelled, and searches end
             at their next step.
-
-    Raises:
-        SyntaxDataError: the address cannot be listened on
     """
     config = uvicorn.Config(
         app,
@@ -40,19 +35,15 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
         headers=HEADERS,
         timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed on to asyncio, which accepts fractions
     )
-    try:
-        listening = config.bind_socket()
-        listening.listen(config.backlog)
-    except (SystemExit, OSError, OverflowError) as error:  # uvicorn logs the reason and exits
-        message = f"cannot listen on {host}:{port}"
-        raise SyntaxDataError(message, option="--port", hint="choose another") from error
+    listening = config.bind_socket()  # where that is impossible, uvicorn says why and exits
+    listening.listen(config.backlog)
     return uvicorn.Server(config), listening
 
 
 def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
     """Run the server until SIGTERM or SIGINT; then accept no more requests, and finish the open ones.
 
-    The arguments and errors are those of :func:`prepared`.
+    The arguments are those of :func:`prepared`.
     """
     server, listening = prepared(app, host, port, grace=grace)
     # A request with many small lists triggers the garbage collector, which would search everything loaded so far and
