@@ -58,11 +58,7 @@ class Service:
         }
 
     def close(self, seconds: float | None = None) -> None:
-        """Finish the accepted work, and end the threads.
-
-        Args:
-            seconds: time limit, after which remaining work is cancelled (default: none)
-        """
+        """Finish the accepted work, or what of it is done after some seconds, and end the threads."""
         for stage in (self._parsing, *self._translating.values()):
             stage.close(seconds)
 
@@ -82,9 +78,8 @@ class Service:
                 raise SyntaxDataError(f"no model {name!r}; there are: {', '.join(self.models)}")
         amount = len(request.sentences) * len(models)
         if amount > self.capacity:
-            raise SyntaxDataError(
-                f"{amount} translations at once, more than the {self.capacity} that may wait; send fewer sentences"
-            )
+            message = f"{amount} translations at once, more than the {self.capacity} that may wait"
+            raise SyntaxDataError(message, hint="send fewer sentences")
         if self.accepted + amount > self.capacity:
             reason = f"{self.accepted} translations are waiting; try again later"
             raise HTTPException(503, reason, {"retry-after": "1"})
@@ -102,12 +97,12 @@ class Service:
         keys = [("search", model, beam, request.alignments) for model in models]
         if request.attention:  # validation ensures one sentence and one model
             keys.append(("attention", models[0], beam, False))
-        pending = []
-        for key in keys:
-            submit = self._translating[key[1]].submit
-            futures = [submit(s, key=key, weight=beam * _length(s), **turn) for s in parsed]
-            pending.append(_all(map(asyncio.wrap_future, futures)))
-        rows = await _all(pending)
+        results = await _all(
+            asyncio.wrap_future(self._translating[key[1]].submit(s, key=key, weight=beam * _length(s), **turn))
+            for key in keys
+            for s in parsed
+        )
+        rows = [results[start : start + len(parsed)] for start in range(0, len(results), len(parsed))]
         without_parse: list[int] = []
         if any(self.models[name].needs for name in models):
             without_parse = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
@@ -145,10 +140,8 @@ class Service:
         if needing and self.source.neutral:
             return text
         if needing:
-            raise SyntaxDataError(
-                f"this server has no parser, and {', '.join(needing)} cannot translate without a parse",
-                hint="send CoNLL-U",
-            )
+            message = f"this server has no parser, and {', '.join(needing)} cannot translate without a parse"
+            raise SyntaxDataError(message, hint="send CoNLL-U")
         return sentence if isinstance(sentence, str) else unparsed(sentence)
 
     # -- in the threads of the stages ------------------------------------------------------------------------------
