@@ -67,9 +67,8 @@ def export(
     if quantization is not None and kind != "ctranslate2":
         raise SyntaxDataError("only applies to --to ctranslate2", option="--quantization")
     if kind == "transformers" and source_tag:
-        raise SyntaxDataError(
-            "does not apply to --to transformers: Marian's tokenizer adds none", option="--source-tag"
-        )
+        message = "does not apply to --to transformers: Marian's tokenizer adds none"
+        raise SyntaxDataError(message, option="--source-tag")
     task = loaded.task
     if source_tag and source_tag not in task.source_dictionary.indices:
         message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"

@@ -27,6 +27,7 @@ MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # per sentence
 MAX_TOKENS = 250  # per sentence
 MAX_BEAM = 16
+FORMS = ("text", "tokens", "conllu")  # of the sentences of a request
 # The maximum length of a translation in pieces, relative to the source (with </s>) and absolute. A model that repeats
 # itself continues up to this limit.
 PIECES_A, PIECES_B = 2.0, 50
@@ -69,7 +70,7 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
-        json_schema_extra={"oneOf": [{"required": [form]} for form in ("text", "tokens", "conllu")]},
+        json_schema_extra={"oneOf": [{"required": [form]} for form in FORMS]},
     )
 
     text: Annotated[Texts, BeforeValidator(listed, json_schema_input_type=Text | Texts)] = Field(
@@ -104,7 +105,7 @@ class TranslateRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> TranslateRequest:
-        if len(self.model_fields_set & {"text", "tokens", "conllu"}) != 1:
+        if len(self.model_fields_set.intersection(FORMS)) != 1:
             raise ValueError("exactly one of text, tokens and conllu is expected")
         # Reading the sentences here turns their errors into validation errors.
         several = len(self.sentences) > 1 or len(self.model or ()) > 1
