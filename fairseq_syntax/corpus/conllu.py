@@ -20,30 +20,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, MASS_TOLERANCE, ConlluReader
+from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, ConlluReader
 from fairseq_syntax.corpus.line_numbers import is_line_comment
-from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, append, owner, text_of
+from fairseq_syntax.corpus.parsed_line import ParsedLine
+from fairseq_syntax.corpus.parsed_line import Token as Token
+from fairseq_syntax.corpus.parsed_line import owner as owner
+from fairseq_syntax.corpus.parsed_line import text_of as text_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import is_read_once, read_raw_lines, uncompressed_name
-
-__all__ = [
-    "MASS_TOLERANCE",
-    "ParsedLine",
-    "Token",
-    "begins_sentence",
-    "check_text",
-    "flatten",
-    "format_conllu",
-    "is_conllu",
-    "owner",
-    "parse_conllu_block",
-    "read_conllu",
-    "surface_rows",
-    "text_of",
-    "unflatten",
-    "with_spaces",
-    "write_conllu",
-]
 
 _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
 
@@ -86,7 +70,7 @@ def read_conllu(
     """Yield the parse of each text line in order, including empty lines.
 
     Args:
-        source: a path (``.gz`` is decompressed), an open file (text or bytes) or an iterable of lines
+        source: a path, an open file (text or bytes) or an iterable of lines
         n_lines: the number of lines in the text, which is checked. Without it (and without ``# lines``), empty lines at
             the end of the text are unknown and are not yielded.
         empty: whether to yield lines without a sentence
@@ -110,10 +94,10 @@ def parse_conllu_block(text: str) -> ParsedLine:
         SyntaxDataError: as in :func:`read_conllu`, with lines numbered within the block
     """
     rows = (unflatten(text) if "\n" not in text else text).split("\n")
-    merged = ParsedLine(file_line=1)
-    for line in ConlluReader().read("#" if row.startswith("#") else row for row in rows):
-        append(merged, line)
-    return merged
+    line, reader = ParsedLine(file_line=1), ConlluReader()
+    for sentence in reader.sentences("#" if row.startswith("#") else row for row in rows):
+        reader.add_sentence(line, sentence)
+    return line
 
 
 def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -139,11 +123,6 @@ def with_spaces(block: str, line: ParsedLine) -> str:
     return "\n".join(rows)
 
 
-def escape(text: str) -> str:
-    """Escape a value for MISC."""
-    return _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], text)
-
-
 def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
     """The CoNLL-U rows of a line, with a blank row after each sentence; empty for an empty line.
 
@@ -160,7 +139,8 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
     start_of = [start for start, end in line.sentences for _ in range(start, end)] or [0] * len(line.words)
     for dependent, head, label, p in line.arcs or ():
         head_id = 0 if head == dependent else head - start_of[dependent] + 1
-        arcs.setdefault(dependent, []).append(f"{head_id}:{escape(label)}:{p:.4g}")
+        escaped = _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], label)
+        arcs.setdefault(dependent, []).append(f"{head_id}:{escaped}:{p:.4g}")
     rows: list[str] = []
     token_from = {token.first: token for token in line.tokens}
     for start, end in line.sentences:

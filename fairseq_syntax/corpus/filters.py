@@ -257,7 +257,7 @@ def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
             row = decode_line(raw, path, number)
             if not row.strip():
                 sentences.append([])
-            elif row != "#" and not is_line_comment(row) and not row.startswith(PARSED_WITH):
+            elif not is_line_comment(row) and not row.startswith(PARSED_WITH):
                 sentences[-1].append(row)
         kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
         yield part.start, "\n\n".join(kept)

@@ -12,7 +12,9 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -28,12 +30,7 @@ _LONGEST = 8  # rows, since a file may consist of comments
 
 
 def header(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
-    """The rows of the header, each with its line end.
-
-    Args:
-        n_lines: the number of lines in the text
-        parsed_with: the parser's options, if known
-    """
+    """The rows of the header of a text of ``n_lines`` lines, with the parser's options if known."""
     rows = f"# lines = {n_lines}\n"
     if parsed_with is not None:
         rows += PARSED_WITH + json.dumps(parsed_with, ensure_ascii=False) + "\n"
@@ -44,16 +41,12 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The parser's options in the header of a CoNLL-U file; None if there are none, or for a pipe."""
     if is_read_once(path):
         return None
-    for number, raw in enumerate(read_raw_lines(path)):
-        row = raw.decode("utf-8", "replace")
-        if number == _LONGEST or not row.startswith("#"):
-            return None
+    rows = (raw.decode("utf-8", "replace") for raw in islice(read_raw_lines(path), _LONGEST))
+    for row in takewhile(lambda row: row.startswith("#"), rows):
         if row.startswith(PARSED_WITH):
-            try:
+            with suppress(ValueError):
                 options = json.loads(row.removeprefix(PARSED_WITH))
-            except ValueError:
-                return None
-            return options if isinstance(options, dict) else None
+                return options if isinstance(options, dict) else None
     return None
 
 
@@ -99,21 +92,16 @@ class Spacing:
         """Warn if a parse seems to lack spacing although it was not made from tokenized text."""
         if self.marks and not self.joined and (parsed_with(path) or {}).get("tokenizer") != "whitespace":
             logger.warning(
-                "%s has no SpaceAfter=No: all its tokens are taken to have spaces between them. If the text has not, "
-                "give it: fairseq-syntax parse --parser conllu --input %s --text TEXT",
-                path,
-                path,
+                "%(path)s has no SpaceAfter=No: all its tokens are taken to have spaces between them. If the text has "
+                "not, give it: fairseq-syntax parse --parser conllu --input %(path)s --text TEXT",
+                {"path": path},
             )
 
 
 def check_controls(
     trained_with: Mapping[str, Any] | None, parsed_with: Mapping[str, Any] | None, path: str | os.PathLike[str]
 ) -> None:
-    """Check that a model gets parses of the kind on which it was trained: real ones, or the same controls.
-
-    Args:
-        trained_with, parsed_with: the parser's options of the training text and of these parses, if known
-        path: the file of these parses, for errors
+    """Check that a model gets parses (in ``path``) like those of its training text: real ones, or the same controls.
 
     Raises:
         SyntaxDataError: the model was trained on control parses, and these are real or other controls

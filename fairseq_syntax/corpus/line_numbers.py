@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NoReturn, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError, quoted
 
 # Without the text, this many consecutive empty lines count as an error in a number.
 MOST_EMPTY_LINES = 1_000_000
-Row = TypeVar("Row", str, bytes)
 _COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
 
 
-def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int, list[Row]]]:
-    """Split the rows of a file at blank rows; yields the number of each block's first row, and its rows.
+class Block(NamedTuple):
+    """Rows up to a blank row, the file line of the first, and their 0-based text line; -1 without a sentence."""
 
-    Args:
-        tab: a tab in the type of the rows
-        first: the number of the first row
-    """
-    block: list[Row] = []
+    line: int
+    first: int
+    rows: list
+
+
+def blocks(rows: Iterable, first: int = 1) -> Iterator[tuple[int, list]]:
+    """Split the rows of a file, text or bytes, after blank rows; yields the number of each block's first row."""
+    block: list = []
     for row in rows:
         block.append(row)
-        if tab not in row and is_blank(row):
+        if is_blank(row):
             yield first, block
             first, block = first + len(block), []
     if block:
         yield first, block
 
 
-def is_blank(row: str | bytes) -> bool:
-    """Whether a row ends a sentence, by consisting of white space other than the tabs of empty columns."""
-    text = row if isinstance(row, str) else row.decode("utf-8", "replace")
-    return "\t" not in text and not text.strip()
+def is_blank(row: Any) -> bool:
+    """Whether a row, text or bytes, ends a sentence: it is white space without the tabs of empty columns."""
+    tab = b"\t" if isinstance(row, bytes) else "\t"
+    return tab not in row and not _text(row).strip()
+
+
+def _text(row: str | bytes) -> str:
+    return row if isinstance(row, str) else row.decode("utf-8", "replace").rstrip("\r\n")
 
 
 class LineNumbers:
@@ -44,32 +51,38 @@ class LineNumbers:
         path: the file, for errors
         n_lines: the number of text lines, if known
         first_line: the 0-based text line of the first sentence
+        declared: the number of lines according to ``# lines``, where it is read before
 
     Attributes:
-        declared: the number of lines according to ``# lines``
         numbered: whether sentences have ``# line`` comments; None before the first sentence
         next: the first text line that has not been reached
     """
 
-    def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0) -> None:
-        self._path, self.n_lines = path, n_lines
-        self.declared: int | None = None
+    def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0, declared: int | None = None) -> None:
+        self._path, self.n_lines, self.declared = path, n_lines, declared
         self.numbered: bool | None = None
         self.next = first_line
         self._last: int | None = None
 
-    def comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
-        """Process a comment row.
+    def blocks(self, rows: Iterable, before: int = 0) -> Iterator[Block]:
+        """Split rows, text or bytes, that follow ``before`` others, and number their sentences."""
+        for first, block in blocks(rows, before + 1):
+            number: int | None = None
+            comments = 0
+            for place, row in enumerate(block):
+                if row[:1] in ("#", b"#"):
+                    # If fewer comments than rows precede a comment, it is below a row of the sentence.
+                    number = self._comment(_text(row), first + place, number, within=place > comments)
+                    comments += 1
+            if len(block) > comments + is_blank(block[-1]):
+                yield Block(self._place(number, first), first, block)
+            elif number is None:
+                yield Block(-1, first, block)
+            else:
+                self._fail(f"'# line = {number}' has no sentence", first)
 
-        Args:
-            row: the row without its line end
-            at: its line in the file
-            number: the line number from preceding comments of the sentence, if any
-            within: whether rows of the sentence precede the comment
-
-        Returns:
-            the 1-based line number of the sentence, if this or a preceding comment states it
-        """
+    def _comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
+        """The 1-based line number of a sentence after a comment in file line ``at``; ``number`` is that before it."""
         match = _COMMENT.match(row)
         if match is None:
             return number
@@ -78,41 +91,27 @@ class LineNumbers:
         value = natural(match[2])
         if value is None or (value == 0 and match[1] == "line"):
             self._fail(f"not a number of lines: {quoted(row)}", at)
-        if match[1] == "lines":
-            self.declared = value
-            return number
-        return value
+        if match[1] == "line":
+            return value
+        self.declared = value if self.declared is None else self.declared
+        return number
 
-    def place(self, number: int | None, at: int) -> int:
-        """The 0-based text line of the next sentence.
-
-        Args:
-            number: the line number from its comments; without numbers, each sentence is one line
-            at: its line in the file
-        """
+    def _place(self, number: int | None, at: int) -> int:
+        """The 0-based text line of the sentence in file line ``at``; without numbers, each sentence is one line."""
         if self.numbered is None:
             self.numbered = number is not None
         elif self.numbered != (number is not None):
-            self._fail(
-                f"this sentence has {'no' if self.numbered else 'a'} '# line = N', the ones before have "
-                f"{'one' if self.numbered else 'none'}",
-                at,
-                "give every sentence its '# line = N', or none if each is a line of its own",
-            )
+            message = "some sentences have a '# line = N', and others none"
+            self._fail(message, at, "give every sentence one, or none if each is a line of its own")
         index = self.next if number is None else number - 1
         if index == self._last:
             return index
-        if self._last is not None and index < self._last:
-            self._fail(f"'# line = {index + 1}' comes after '# line = {self._last + 1}'", at)
-        n_lines = self._known_lines
-        if n_lines is not None and index >= n_lines:
-            self._fail(
-                f"this sentence is of line {index + 1}, but the text has {n_lines} lines",
-                at,
-                "parse the text again, or name the right text",
-            )
         if index < self.next:
-            self._fail(f"'# line = {index + 1}' comes before the first line, {self.next + 1}", at)
+            self._fail(f"'# line = {index + 1}' comes after '# line = {self.next}'", at)
+        total = self._known_lines
+        if total is not None and index >= total:
+            message = f"this sentence is of line {index + 1}, but the text has {total} lines"
+            self._fail(message, at, "parse the text again, or name the right text")
         self._check_gap(index - self.next, at)
         self._last, self.next = index, index + 1
         return index
@@ -127,17 +126,13 @@ class LineNumbers:
         # Without sentences, `# lines = N` means that all lines are empty.
         may_lack_sentences = self.declared is not None if self.numbered is None else self.numbered
         if self.next != total and not may_lack_sentences:
-            self._fail(
-                f"holds {self.next} sentences, but the text has {total} lines",
-                None,
-                "without '# line = N' comments there must be one sentence for every line",
-            )
+            hint = "without '# line = N' comments there must be one sentence for every line"
+            self._fail(f"holds {self.next} sentences, but the text has {total} lines", hint=hint)
         self._check_gap(total - self.next, None)
         return total
 
     @property
     def _known_lines(self) -> int | None:
-        """The number of text lines, from the caller or as declared in the file."""
         return self.n_lines if self.n_lines is not None else self.declared
 
     def _check_gap(self, lines: int, at: int | None) -> None:
@@ -159,6 +154,7 @@ def is_line_comment(row: str) -> bool:
     return _COMMENT.match(row) is not None
 
 
+@lru_cache(maxsize=1000)  # the heads of most sentences
 def natural(text: str) -> int | None:
     """The number written in plain digits, or None; ``int`` would also accept '+1', '1_0' and ' 1'."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from fairseq_syntax.corpus.words import unspaced
@@ -67,15 +67,12 @@ class ParsedLine:
             ParsedLine.of_words(["She", "sleeps", "."], [2, 0, 2], ["nsubj", "root", "punct"], text="She sleeps.")
 
         Args:
-            words: the words as in the text
             heads: the 1-based heads of the words as in CoNLL-U; 0 for the root
-            labels: dependency labels, such as those of Universal Dependencies
             tags: universal part-of-speech tags (default: ``_``)
             text: the text, which determines the spacing (default: a space between all words)
 
         Raises:
-            SyntaxDataError: the lengths of the lists differ, the heads are not a tree, or the words are not those of
-                the text
+            SyntaxDataError: the lists have other lengths, the heads are not a tree, or the words not those of the text
         """
         n = len(words)
         line = cls(
@@ -116,11 +113,7 @@ def is_tree(heads: Sequence[int]) -> bool:
 
 
 def cycle_through(heads: Sequence[int]) -> int | None:
-    """The first word on a cycle; None if all words are below a root.
-
-    Args:
-        heads: 0-based; a root is its own head
-    """
+    """The first word on a cycle of 0-based heads, where a root is its own head; None if all words are below a root."""
     ancestors = list(heads)  # the parents, then those two, four, eight … steps up
     for _ in range(len(heads).bit_length()):
         further = [ancestors[ancestor] for ancestor in ancestors]
@@ -191,9 +184,9 @@ def is_parse_of(line: ParsedLine, text: str) -> bool:
 
 
 def take_spaces(line: ParsedLine, *texts: str) -> int:
-    """Copies the spacing of a text to its parse; returns the index of that text in ``texts``.
+    """Copy the spacing of the text that a parse belongs to into the parse; returns the index of that text.
 
-    A parse may not know of them: not all parsers write ``SpaceAfter=No``.
+    Not all parsers write ``SpaceAfter=No``.
 
     Raises:
         SyntaxDataError: it is the parse of none of them, white space aside
@@ -230,18 +223,3 @@ def why_other(line: ParsedLine, *texts: str) -> str:
     if _without_escapes(parsed) in map(_without_escapes, candidates):
         return "they differ in escapes, such as -LRB- or &amp;: write one as the other"
     return "the parse is of another text, or lines were lost: parse the text again"
-
-
-def append(line: ParsedLine, other: ParsedLine) -> None:
-    """Appends the sentences of ``other`` to ``line``."""
-    offset = len(line.words)
-    for name in ("words", "deprels", "upos", "xpos"):
-        getattr(line, name).extend(getattr(other, name))
-    line.heads.extend(head + offset for head in other.heads)
-    for token in other.tokens:
-        first, last, word = (place + offset for place in (token.first, token.last, token.word))
-        line.tokens.append(replace(token, first=first, last=last, word=word))
-    line.sentences.extend((start + offset, end + offset) for start, end in other.sentences)
-    if other.arcs is not None:
-        line.arcs = [] if line.arcs is None else line.arcs
-        line.arcs += [(dep + offset, head + offset, label, p) for dep, head, label, p in other.arcs]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
-from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, declared_in, is_blank
+from fairseq_syntax.corpus.line_numbers import LineNumbers, declared_in
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.runtime.files import count_raw_lines, decode_line, read_raw_lines
 from fairseq_syntax.runtime.parts import Span
@@ -32,9 +32,8 @@ class TextPart(NamedTuple):
 
     def parses(self) -> Iterator[ParsedLine]:
         """The parses of a part of a CoNLL-U file. Raises SyntaxDataError like ``read_conllu``."""
-        reader = ConlluReader(self.path, self.end, self.start, self.before)
-        reader.line_numbers.declared = self.end  # so that a part without sentences consists of empty lines
-        return reader.read(self.rows)
+        # `# lines` in the part counts the lines of the whole file; a part without sentences consists of empty lines
+        return ConlluReader(self.path, self.end, self.start, self.before, declared=self.end).read(self.rows)
 
 
 def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
@@ -79,36 +78,25 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
-    """Split a CoNLL-U file, plain or compressed, into parts of its text.
+    """Split a CoNLL-U file, plain or compressed, into parts of its text; the last may have fewer lines.
 
     Args:
-        part_lines: the number of text lines per part; the last part may have fewer
         n_lines: the number of lines in the text, if known
 
     Raises:
         SyntaxDataError: the file cannot be read, or its line numbers are invalid
     """
-    numbers = LineNumbers(os.fspath(path), n_lines)
+    name, numbers = os.fspath(path), LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0
     rows: list[bytes] = []  # the rows of the part
-    for first, block in blocks(_rows(path), b"\t"):
-        number: int | None = None
-        comments = [place for place, row in enumerate(block) if row[:1] == b"#"]
-        for earlier, place in enumerate(comments):
-            # If fewer comments than rows precede a comment, it is below a row of the sentence.
-            comment = block[place].decode("utf-8", "replace").rstrip("\r\n")
-            number = numbers.comment(comment, first + place, number, within=place > earlier)
-            if declared_in(comment) is not None:
-                block[place] = b"#\n"  # a part has fewer lines than the file
-        if len(block) > len(comments) + is_blank(block[-1]):  # a sentence
-            index = numbers.place(number, first)
-            while index >= start + part_lines:  # also parts with only empty lines
-                yield TextPart(os.fspath(path), start, start + part_lines, before, rows)
-                start, before, rows = start + part_lines, first - 1, []
+    for line, first, block in numbers.blocks(_rows(path)):
+        while line >= start + part_lines:  # also parts with only empty lines
+            yield TextPart(name, start, start + part_lines, before, rows)
+            start, before, rows = start + part_lines, first - 1, []
         rows += block
         at = first + len(block) - 1
     total = numbers.total()
     while start < total:
         end = min(start + part_lines, total)
-        yield TextPart(os.fspath(path), start, end, before, rows)
+        yield TextPart(name, start, end, before, rows)
         start, before, rows = end, at, []

@@ -64,7 +64,7 @@ def read_treebank(path: Path) -> dict[str, TreebankSentence]:
         SyntaxDataError: a sentence has no id, or an id occurs twice
     """
     sentences: dict[str, TreebankSentence] = {}
-    for first, block in blocks(read_lines(path), "\t"):
+    for first, block in blocks(read_lines(path)):
         rows = [row for row in block if not is_blank(row)]
         if not rows:
             continue
