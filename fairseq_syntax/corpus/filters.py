@@ -6,11 +6,12 @@ removes source sentences that its parser cannot parse or that have more than 256
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
@@ -33,7 +34,7 @@ from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
-PART_LINES = 10_000
+PART_LINES = 5_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, 
 class Verdict(NamedTuple):
     """The decision on a line: the reason for its removal (in :data:`REASONS`) with a detail, or none if it is kept.
 
-    ``parse`` is the CoNLL-U of a kept line if the spaces of its text had to be added.
+    ``parse`` is the CoNLL-U of a kept line, with the spaces of its text.
     """
 
     reason: str = ""
@@ -117,11 +118,7 @@ class Judge:
         self._identify = language_identifier(limits.languages) if limits.languages else None
 
     def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:
-        """The decision on one line.
-
-        Args:
-            texts: the line in each file
-            parse: its CoNLL-U, empty if it has none; None if parses are not checked
+        """The decision on one line of each file, with its CoNLL-U, empty without a sentence, if parses are checked.
 
         Raises:
             SyntaxDataError: the parse belongs to none of the texts
@@ -137,7 +134,6 @@ class Judge:
             return Verdict("too long", f"{max(lengths)} > {limits.max_length}")
         if limits.max_ratio is not None and max(lengths) > limits.max_ratio * min(lengths):
             return Verdict("ratio", f"{max(lengths)}:{min(lengths)}")
-        spaced = None
         if parse is not None:
             if not parse:
                 return Verdict("no parse", "the parser gave no sentence")
@@ -147,13 +143,13 @@ class Judge:
                 return Verdict("bad parse", error.message)
             before = text_of(parsed)
             take_spaces(parsed, *texts)
-            spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
+            parse = with_spaces(parse, parsed) if text_of(parsed) != before else parse
         if self._identify is not None:  # last, because it takes longest
             for text, wanted in zip(texts, limits.languages or ()):
                 language, probability = self._identify(text)
                 if language != wanted:
                     return Verdict("language", f"{language} ({float(probability):.2f}) where {wanted} is due")
-        return Verdict(parse=spaced)
+        return Verdict(parse=parse)
 
 
 def filter_files(
@@ -167,8 +163,7 @@ def filter_files(
 ) -> Report:
     """Write the lines of parallel files that meet the limits in all files.
 
-    The files are read several times, and nothing is written before all have been checked. It works in parts, and a
-    killed run resumes with the missing ones.
+    It works in parts, and a killed run resumes with the missing ones.
 
     Args:
         inputs, outputs: parallel UTF-8 files, which may be compressed
@@ -178,8 +173,8 @@ def filter_files(
         workers: the number of processes
 
     Raises:
-        SyntaxDataError: the files differ in their number of lines, are not UTF-8, are pipes or change meanwhile; an
-            output is also an input; or a parse belongs to another text
+        SyntaxDataError: the files differ in their number of lines, are not UTF-8 or are pipes; an output is also an
+            input; or a parse belongs to another text
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
@@ -192,37 +187,27 @@ def filter_files(
     step = Step.of("filter", targets, read, **options)
 
     def merge(made: MadeParts) -> dict[str, Any]:
-        report = Report()
-        for note in made.notes():
-            report.lines += len(note["verdicts"])
-            report.kept += sum(not reason for reason, _, _ in note["verdicts"])
-        verdicts: Iterator[Any] = (verdict for note, _ in made for verdict in note["verdicts"])
-        lines: Iterator[Any] = _parallel(inputs, parse)
+        report = Report(made.lines, sum(note["kept"] for note in made.notes()))
+        rows = (json.loads(row) for _, body in made for row in body.splitlines())
         with ExitStack() as stack:  # all outputs are renamed together at the end
-            files = [stack.enter_context(atomic_open(target)) for target in outputs]
-            of_parse = stack.enter_context(atomic_open(parse_output)) if parse_output else None
-            of_removed = stack.enter_context(atomic_open(removed)) if removed else None
+            files = [stack.enter_context(atomic_open(target)) for target in targets]
+            of_parse = files[len(outputs)] if parse else None
+            if parse and of_parse and report.kept:
+                of_parse.write(header(report.kept, parsed_with=parsed_with(parse)))
             number = 0
-            for row, verdict in zip_longest(lines, verdicts):
-                if row is None or verdict is None:
-                    raise _changed(inputs[0])
-                (line, texts, block), (reason, detail, spaced) = row, verdict
+            for line, texts, (reason, detail, block) in rows:
                 if reason:
                     report.removed[reason] = report.removed.get(reason, 0) + 1
                     report.examples.setdefault(reason, (line, detail, texts))
-                    if of_removed is not None:
+                    if removed:
                         cells = [str(line), reason, detail, *texts]
-                        of_removed.write("\t".join(cell.replace("\t", " ") for cell in cells) + "\n")
+                        files[-1].write("\t".join(cell.replace("\t", " ") for cell in cells) + "\n")
                     continue
                 number += 1
                 for file, text in zip(files, texts):
                     file.write(text + "\n")
-                if of_parse is not None and parse is not None:
-                    if not block:  # it had a sentence
-                        raise _changed(parse)
-                    if number == 1:
-                        of_parse.write(header(report.kept, parsed_with=parsed_with(parse)))
-                    for sentence in (spaced or block).split("\n\n"):
+                if of_parse:
+                    for sentence in block.split("\n\n"):
                         of_parse.write(f"# line = {number}\n{sentence}\n\n")
         return asdict(report)
 
@@ -236,10 +221,6 @@ def filter_files(
         workers=workers,
     )
     return Report(**note)
-
-
-def _changed(path: str) -> SyntaxDataError:
-    return SyntaxDataError("changed while it was being filtered", path=path, hint="run the command again")
 
 
 def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
@@ -272,14 +253,17 @@ def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
 
 
 def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
-    """The decisions on the lines of a part, as its note; ``path`` is the parse, for errors."""
-    verdicts = []
+    """The lines of a part with the decisions on them, a row each; ``path`` is the parse, for errors."""
+    rows = []
+    kept = 0
     for number, texts, parse in chunk:
         try:
-            verdicts.append(judge(texts, parse))
+            verdict = judge(texts, parse)
         except SyntaxDataError as error:
             raise SyntaxDataError(f"line {number}: {error.message}", path=path, hint=error.hint) from error
-    return {"verdicts": verdicts}, b""
+        rows.append(json.dumps([number, texts, verdict]))
+        kept += not verdict.reason
+    return {"kept": kept}, "\n".join(rows).encode()
 
 
 def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
@@ -293,8 +277,5 @@ def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
         raise SyntaxDataError("the file is empty", path=inputs[0])
     for index, block in blocks:
         if block:
-            raise SyntaxDataError(
-                f"a sentence of line {index + 1}, but {inputs[0]} has {count} lines",
-                path=conllu,
-                hint="is it the parse of another file?",
-            )
+            message = f"a sentence of line {index + 1}, but {inputs[0]} has {count} lines"
+            raise SyntaxDataError(message, path=conllu, hint="is it the parse of another file?")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
-from fairseq_syntax.corpus.word_segmentation import segment_words
+from fairseq_syntax.corpus.word_segmentation import worded
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import uncompressed_name
 
@@ -71,47 +68,7 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 def read_split(files: Sequence[Path]) -> Iterable[Row]:
     """The rows of a split, from its files as returned by :func:`split_files`."""
-    if is_table(files[0]):
-        return read_tsv(files[0])
-    return parallel(*files)
-
-
-def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
-    """A random sample of rows without replacement, in order (reservoir sampling; all rows if there are fewer).
-
-    The same rows and seed give the same subset.
-    """
-    return [row for _, row in sorted(reservoir(enumerate(rows), pairs, random.Random(seed)))]
-
-
-def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:
-    """Segment the words of rows in some languages.
-
-    Args:
-        programs: for each language, the command for :func:`.word_segmentation.segment_words`
-    """
-    for lang, program in programs.items():
-        rows = _worded(rows, slice(0, 1) if lang == langs[0] else slice(1, None), program)
-    yield from rows
-
-
-def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
-    """Segment the words of some columns; meanwhile, rows are stored in a temporary file."""
-    with tempfile.TemporaryFile() as waiting:
-
-        def sentences() -> Iterator[str]:
-            for row in rows:
-                pickle.dump(row, waiting)
-                yield from row[columns]
-
-        words = segment_words(sentences(), program)
-        words = chain(list(islice(words, 1)), words)  # reads all rows into the temporary file
-        waiting.seek(0)
-        with suppress(EOFError):
-            while True:
-                row = list(pickle.load(waiting))
-                row[columns] = islice(words, len(row[columns]))
-                yield tuple(row)
+    return read_tsv(files[0]) if is_table(files[0]) else parallel(*files)
 
 
 def gathered(
@@ -128,9 +85,9 @@ def gathered(
 
     Args:
         tests: the test sets to keep, as new name → the split's name; None for all
-        pairs: the number of random training pairs, drawn with ``seed``
+        pairs: the number of random training pairs, in order; the same rows and ``seed`` give the same pairs
         first: the number of pairs to keep from the beginning of all other splits
-        programs: word segmenters by language, as in :func:`worded`
+        programs: word segmenters by language, as for :func:`.worded`
 
     Raises:
         SyntaxDataError: a test set does not exist
@@ -144,11 +101,10 @@ def gathered(
         if tests is not None and name not in wanted:
             continue
         if name == "train" and pairs is not None:
-            rows = subset(rows, pairs, seed)
-        elif name != "train" and first is not None:
+            rows = [row for _, row in sorted(reservoir(enumerate(rows), pairs, random.Random(seed)))]
+        elif name != "train":
             rows = islice(rows, first)
-        if programs:
-            rows = worded(rows, langs, programs)
+        rows = worded(rows, langs, programs or {})
         new_names = wanted.get(name, [name])
         rows = list(rows) if len(new_names) > 1 else rows  # a stream can be read only once
         for new in new_names:

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,18 +38,19 @@ from fairseq_syntax.corpus.piece_marks import (
 )
 from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, write_json
+from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, read_json, write_json
 
 FORMAT_VERSION = 1
 # The cache is limited by pieces rather than words, so that long unique words cannot fill a server's memory (about
 # 60 MB). Most words of running text are among the most frequent thousands.
 CACHED_PIECES = 600_000
-LONGEST_KNOWN = (
-    100  # maximum characters of a cached word, since sentencepiece makes one piece of a run of unknown characters
-)
+# Characters of a cached word at most, since sentencepiece makes one piece of a run of unknown characters.
+LONGEST_KNOWN = 100
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
+TEXT, PARSE = "text", "parse"  # the origin of the words in a model's data
 
 _CODES_VERSION = re.compile(r"#version: 0\.[12](\.0)*\s*\Z", re.ASCII)
+_MERGE = re.compile(r"[^ ]+ [^ ]+\Z")
 
 
 def spaces_before(tokens: Sequence) -> list[bool]:
@@ -58,14 +58,10 @@ def spaces_before(tokens: Sequence) -> list[bool]:
     return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
 
 
-TEXT, PARSE = "text", "parse"  # the origin of the words in a model's data
-
-
 class Segmenter(ABC):
     """A trained segmentation model; deterministic, with a bounded cache of words.
 
     Attributes:
-        kind: ``sentencepiece``, ``subword_nmt`` or ``words``
         model: the model file's bytes
         about: further facts that ``save`` writes (training options, language, …)
         altered: words that decoding does not restore, with the result; empty unless the model normalizes text. Very
@@ -87,6 +83,21 @@ class Segmenter(ABC):
         """The SHA-256 of the model in hexadecimal."""
         return hashlib.sha256(self.model).hexdigest()
 
+    @property
+    def pieces(self) -> int | None:
+        """The number of pieces with which the model was trained; None for a user's own model."""
+        return self.about.get("pieces")
+
+    @property
+    def cut_from(self) -> str:
+        """The origin of the words in the model's data: ``parse`` or ``text``."""
+        return self.about.get("cut_from", TEXT)
+
+    @property
+    def note(self) -> dict[str, str]:
+        """The record stored with pieces: the model, and whether words come from a parse."""
+        return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
+
     def encode_words(self, words: Sequence[str], space_before: Sequence[bool]) -> list[list[str]]:
         """The pieces of each word: at least one, without white space.
 
@@ -97,11 +108,9 @@ class Segmenter(ABC):
         Raises:
             SyntaxDataError: a word is empty or only white space
         """
-        cache = self._cache
-        spaces = [True, *space_before[1:]] if words else []
+        keys = zip(words, [True, *space_before[1:]] if words else [], strict=True)
         # Copies, so that callers cannot change the cached lists.
-        keys = zip(words, spaces, strict=True)
-        return [list(cache.get(key) or self._pieces(*key)) for key in keys]
+        return [list(self._cache.get(key) or self._pieces(*key)) for key in keys]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line.
@@ -109,28 +118,14 @@ class Segmenter(ABC):
         Words are separated by white space. If the model's data were segmented from a parse (:attr:`cut_from`),
         punctuation is separated as well (:func:`~fairseq_syntax.corpus.words.words_of`).
         """
-        cache = self._cache
         if self.cut_from == PARSE:
             spans = words_of(text)
-            before = [False, *(a[1] < b[0] for a, b in pairwise(spans))]
-            words = self.encode_words([text[start:end] for start, end in spans], before[: len(spans)])
-            return list(chain.from_iterable(words))
-        return [piece for word in text.split() for piece in cache.get((word, True)) or self._pieces(word, True)]
-
-    @property
-    def pieces(self) -> int | None:
-        """The number of pieces with which the model was trained; None for a user's own model."""
-        return self.about.get("pieces")
-
-    @property
-    def note(self) -> dict[str, str]:
-        """The record stored with pieces: the model, and whether words come from a parse."""
-        return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
-
-    @property
-    def cut_from(self) -> str:
-        """The origin of the words in the model's data: ``parse`` or ``text``."""
-        return self.about.get("cut_from", TEXT)
+            words = [text[start:end] for start, end in spans]
+            spaces = [True, *(a[1] < b[0] for a, b in pairwise(spans))]
+        else:
+            words = text.split()
+            spaces = [True] * len(words)
+        return list(chain.from_iterable(self.encode_words(words, spaces[: len(words)])))
 
     @abstractmethod
     def decode(self, pieces: str | Iterable[str]) -> str:
@@ -138,8 +133,7 @@ class Segmenter(ABC):
 
     def save(self, dest_prefix: str | os.PathLike[str]) -> Path:
         """Write ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
-        path = Path(f"{os.fspath(dest_prefix)}.json")
-        model_path = Path(f"{os.fspath(dest_prefix)}.model")
+        path, model_path = (Path(f"{os.fspath(dest_prefix)}.{ending}") for ending in ("json", "model"))
         with atomic_open_binary(model_path) as model:
             model.write(self.model)
         head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
@@ -195,7 +189,7 @@ class SentencePieceSegmenter(Segmenter):
                 "the sentencepiece model marks the end of words (treat_whitespace_as_suffix), not their beginning",
                 hint="train it without that option",
             )
-        self._byte_pieces = {name: int(name[3:5], 16) for i, name in enumerate(names) if self._processor.is_byte(i)}
+        self._byte_pieces = {name for i, name in enumerate(names) if self._processor.is_byte(i)}
 
     def _encode(self, text: str, space: bool) -> list[str]:
         escaped = escape_sentencepiece(text)
@@ -207,10 +201,9 @@ class SentencePieceSegmenter(Segmenter):
         if isinstance(pieces, str):
             # without any mark, fairseq's --remove-bpe sentencepiece has already restored the text
             pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
-        pieces = list(pieces)
-        if self._byte_pieces:
-            pieces = _join_bytes(pieces, self._byte_pieces)
-        return unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
+        runs = groupby(pieces, key=self._byte_pieces.__contains__)
+        text = "".join(self._processor.decode(list(run)) if is_bytes else "".join(run) for is_bytes, run in runs)
+        return unescape(text.replace(SPACE_MARK, " ").strip(" "))
 
 
 class SubwordNmtSegmenter(Segmenter):
@@ -224,15 +217,10 @@ class SubwordNmtSegmenter(Segmenter):
 
         super().__init__(model, about)
         text = model.decode("utf-8")
-        lines = text.rstrip("\n").split("\n")
-        first = 1 if lines[0].startswith("#version:") else 0
-        if first and not _CODES_VERSION.match(lines[0]):
-            raise SyntaxDataError("byte-pair codes of an unknown version: 0.1 and 0.2 can be read", line=1)
-        # subword-nmt itself would exit at such a line.
-        for number, line in enumerate(lines[first:] or [""], start=first + 1):
-            if len(line.strip("\r\n ").split(" ")) != 2:
-                message = "not byte-pair codes of subword-nmt: two symbols a line are expected"
-                raise SyntaxDataError(message, line=number)
+        for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
+            form = _CODES_VERSION if number == 1 and line.startswith("#version:") else _MERGE
+            if not form.match(line.strip("\r\n ")):  # subword-nmt itself would exit
+                raise SyntaxDataError("not byte-pair codes of subword-nmt, version 0.1 or 0.2", line=number)
         self._bpe = BPE(io.StringIO(text), separator=SEPARATOR)
 
     def _encode(self, text: str, space: bool) -> list[str]:
@@ -287,8 +275,13 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
     about: dict = {}
     model_path, model = Path(path), raw
     if Path(path).suffix == ".json":
-        about = _parse_about(path, raw)
-        model_path, kind = Path(path).parent / about["model"], about["kind"]
+        about = read_json(path)
+        kind = about.get("kind", "")
+        complete = {"model", "fingerprint"} <= about.keys()
+        if not complete or about.get("format") != FORMAT_VERSION or kind not in SEGMENTERS:
+            message = f"not a description of a segmentation model of format {FORMAT_VERSION}, which this version reads"
+            raise SyntaxDataError(message, path=path, hint="segment again with this version")
+        model_path = Path(path).parent / about["model"]
         model = read_bytes(model_path)
         if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
             raise SyntaxDataError(
@@ -306,51 +299,14 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
             path=path,
             hint="a vocabulary, a dictionary and the merges of other tools look like them",
         )
+    notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
     try:
         with errors_in(model_path):
-            notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
             return SEGMENTERS[kind](model, notes)
     except (RuntimeError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"not a {kind} model: {error}", path=model_path) from error
 
 
-def _parse_about(path: str | os.PathLike[str], raw: bytes) -> dict:
-    try:
-        about = json.loads(raw)
-        version, kind = about["format"], about["kind"]
-        about["model"], about["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise SyntaxDataError(f"not a description of a segmentation model: {error!r}", path=path) from error
-    if version != FORMAT_VERSION or kind not in SEGMENTERS:
-        raise SyntaxDataError(
-            f"segmentation of kind {kind!r}, format {version!r}: this version reads format {FORMAT_VERSION} "
-            f"of {', '.join(SEGMENTERS)}",
-            path=path,
-            hint="segment again with this version",
-        )
-    return about
-
-
 def _looks_like_codes(raw: bytes) -> bool:
-    if raw.startswith(b"#version:"):
-        return True
-    try:
-        first = raw.decode("utf-8").split("\n", 1)[0]
-    except UnicodeDecodeError:
-        return False
-    return len(first.split(" ")) == 2 and "\0" not in first
-
-
-def _join_bytes(pieces: list[str], byte_of: dict[str, int]) -> list[str]:
-    """Replace runs of byte pieces by the characters that they encode."""
-    joined: list[str] = []
-    run = bytearray()
-    for piece in [*pieces, ""]:
-        if piece in byte_of:
-            run.append(byte_of[piece])
-            continue
-        if run:
-            joined.append(run.decode("utf-8", errors="replace"))
-            run.clear()
-        joined.append(piece)
-    return joined
+    first = raw.split(b"\n", 1)[0].decode("utf-8", "replace")
+    return first.startswith("#version:") or (len(first.split(" ")) == 2 and not {"\0", "\ufffd"} & set(first))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from fairseq_syntax.corpus.conllu import check_text, format_conllu, is_conllu
 from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_lines, text_parts, with_spans
+from fairseq_syntax.corpus.text_parts import TextPart, count_lines, parts_of, with_spans
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
@@ -24,7 +23,6 @@ from fairseq_syntax.runtime.files import (
     errors_in,
     file_sha256,
     fingerprint,
-    read_json,
     uncompressed_name,
 )
 from fairseq_syntax.runtime.jobs import Step, read_record
@@ -56,7 +54,6 @@ def prepare_model(
     An intact model that was trained with the same options on the same files is not trained again.
 
     Args:
-        prefix: the path without ``.json``
         model: a model to load, or None
         training: arguments of ``train_segmenter``; either ``model`` or ``training`` is None
         overwrite: train in any case
@@ -77,8 +74,6 @@ def prepare_model(
     with step.making() as done:
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
-        if loaded is None and not overwrite and not _trained_as(outputs[0], record):
-            _check_no_pieces_orphaned(prefix, remade, None)
         segmenter = loaded or train_segmenter(**(training or {}))
         if loaded is None:
             segmenter.about["training"] = record
@@ -88,7 +83,7 @@ def prepare_model(
         elif segmenter.about.get("language") != language:
             segmenter.about.pop("cut_from", None)  # from a joint model, where it describes the other language
         segmenter.about["language"] = language
-        if not overwrite:
+        if not overwrite and outputs[0].exists():
             _check_no_pieces_orphaned(prefix, remade, segmenter)
         step.begin()
         segmenter.save(prefix)
@@ -96,37 +91,22 @@ def prepare_model(
     return segmenter
 
 
-def _is_cut_by(segmenter: Segmenter, note: dict[str, Any]) -> bool:
-    return all(note.get(name) == value for name, value in segmenter.note.items())
-
-
-def _trained_as(about: Path, record: dict) -> bool:
-    """Whether the existing model was trained with these options and files."""
-    return bool(read_json(about).get("training") == json.loads(json.dumps(record)))
-
-
-def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
-    """Check that replacing the model does not leave existing pieces without the model that made them.
+def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter) -> None:
+    """Check that writing a model does not leave existing pieces, but for ``remade``, without the model that made them.
 
     Otherwise raw text would be segmented differently from these pieces in translation, without an error.
-
-    Args:
-        remade: the files of pieces that will be replaced
-        segmenter: the new model; None if it still has to be trained
 
     Raises:
         SyntaxDataError: there are such pieces
     """
-    about = prefix.with_name(f"{prefix.name}.json")
-    if not about.exists():
-        return
     language, others = prefix.name.removeprefix("segmentation."), {path.name for path in remade}
     for record in sorted(prefix.parent.glob(f".*.{language}.made.json")):
         name = record.name.removeprefix(".").removesuffix(".made.json")
         note = (read_record(prefix.with_name(name)) or {}).get("note") or {}
         if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
             continue
-        if segmenter is None or not _is_cut_by(segmenter, note):
+        if any(note.get(key) != value for key, value in segmenter.note.items()):
+            about = f"{prefix}.json"
             raise SyntaxDataError(
                 f"would be replaced, and {name} beside it is cut by it",
                 path=about,
@@ -148,11 +128,8 @@ def segment_file(
     It works in parts, and a killed run resumes with the missing ones.
 
     Args:
-        segmenter: the model
-        path: text or CoNLL-U (``.conllu``)
         outputs: as from :func:`output_paths`
         overwrite: write the outputs again even if they were made from this input by this model
-        workers: the number of processes, or the workers of a cluster
 
     Raises:
         SyntaxDataError: the input cannot be read, is empty or a pipe, is CoNLL-U under another name, or contains a word
@@ -189,7 +166,7 @@ def segment_file(
         _stale_parse(step)  # raises an error before the work
     note, was_done = map_parts(
         step,
-        with_spans(conllu_parts(path, PART_LINES) if is_conllu(path) else text_parts(path, PART_LINES)),
+        with_spans(parts_of(path, PART_LINES)),
         partial(_segment_part, segmenter),
         merge,
         part_lines=PART_LINES,
@@ -214,16 +191,15 @@ def _stale_parse(step: Step) -> Path | None:
     if not parse.exists():
         return None
     record = read_record(pieces) or {}
-    outputs = record.get("outputs")
-    if outputs is None and record.get("made_from") == step.made_from:
-        return parse  # a run of this step was killed before it removed the parse
-    if parse.name in (outputs or {}):
-        return parse
-    raise SyntaxDataError(
-        f"would be taken for the parse of {pieces.name}, and is not of its pieces",
-        path=parse,
-        hint="give it to --input, move it away, or give another --output",
-    )
+    outputs = record.get("outputs") or {}
+    was_killed = not outputs and record.get("made_from") == step.made_from  # before it removed the parse
+    if parse.name not in outputs and not was_killed:
+        raise SyntaxDataError(
+            f"would be taken for the parse of {pieces.name}, and is not of its pieces",
+            path=parse,
+            hint="give it to --input, move it away, or give another --output",
+        )
+    return parse
 
 
 def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
@@ -232,7 +208,7 @@ def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
     rows: list[str] = []
     words = pieces = 0
     spacing = Spacing()
-    for line in part.parses() if is_conllu(part.path) else part.texts():
+    for line in part.lines():
         if isinstance(line, str):
             encoded = [segmenter.encode_text(line)]
             words += len(line.split())

@@ -10,34 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from fairseq_syntax.corpus import segmentation
-from fairseq_syntax.corpus.conllu import ParsedLine, check_text, is_conllu, read_conllu
+from fairseq_syntax.corpus.conllu import check_text, is_conllu
 from fairseq_syntax.corpus.parallel_text import reservoir
 from fairseq_syntax.corpus.piece_marks import escape_sentencepiece, escape_subword_nmt
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts
+from fairseq_syntax.corpus.segmentation import SEGMENTERS, Segmenter, WordSegmenter, spaces_before
+from fairseq_syntax.corpus.text_parts import TextPart, parts_of
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
+from fairseq_syntax.runtime.files import check_rereadable, file_sha256
 from fairseq_syntax.runtime.workers import interruptible
 
 # This private-use character marks boundaries between words without a space for sentencepiece.
 _BOUNDARY = "\ue000"
-
-
+PART_LINES = 1000
 Words = tuple[list[str], list[bool]]  # the words of a line, and whether a space precedes each
-
-
-def read_words(path: str | os.PathLike[str]) -> Iterator[Words]:
-    """Yield each line's words, from a parse or from plain text split at spaces, and whether a space precedes each."""
-    return map(words_of_line, read_conllu(path) if is_conllu(path) else read_lines(path))
-
-
-def words_of_line(line: ParsedLine | str) -> Words:
-    """The words of one line; see :func:`read_words`."""
-    if isinstance(line, str):
-        words = line.split()
-        return words, [True] * len(words)
-    return [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
 
 
 def train_segmenter(
@@ -50,7 +36,7 @@ def train_segmenter(
     max_lines: int = 0,
     seed: int = 1,
     threads: int = 2,
-) -> segmentation.Segmenter:
+) -> Segmenter:
     """Train a model on the lines of all files. The same files and options give the same model.
 
     Args:
@@ -59,27 +45,23 @@ def train_segmenter(
         vocab_size: the number of pieces (for sentencepiece, fewer if the text does not have as many)
         model_type: sentencepiece only: ``unigram`` or ``bpe``
         character_coverage: sentencepiece only: the share of the text's characters that the model covers
-        max_lines: train on this many random lines; 0 for all
-        seed: the seed of this selection
+        max_lines: train on this many random lines, drawn with ``seed``; 0 for all
         threads: sentencepiece only; affects the last digit of the model's scores
 
     Raises:
         SyntaxDataError: the files contain no word, the tool rejects the options, or as in :func:`fingerprints`
     """
-    about = {"files": fingerprints(files)}
-    if kind not in segmentation.SEGMENTERS:
-        raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
-    if kind == segmentation.WordSegmenter.kind:
-        return segmentation.WordSegmenter(about={"training": {"options": {}, **about}})
-    lines: Iterable = _drawn(files, max_lines, seed) if max_lines else chain.from_iterable(map(read_words, files))
-    lines = (line for line in lines if line[0])
+    training: dict = {"options": {}, "files": fingerprints(files)}
+    if kind == WordSegmenter.kind:
+        return WordSegmenter(about={"training": training})
+    lines = read_words(files, max_lines, seed)
     options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
     if kind == "sentencepiece":
         options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
         model, pieces = _train_sentencepiece(lines, options)
     else:
         model, pieces = _train_subword_nmt(lines, vocab_size)
-    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, **about}, "pieces": pieces})
+    return SEGMENTERS[kind](model, {"training": training | {"options": options}, "pieces": pieces})
 
 
 def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
@@ -94,19 +76,29 @@ def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
     return [[os.path.basename(path), file_sha256(path)] for path in files]
 
 
-def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[Words]:
-    """Draw random non-empty lines from all files; parses that are not drawn are not parsed, to save time."""
+def read_words(files: Iterable[str | os.PathLike[str]], max_lines: int = 0, seed: int = 1) -> Iterator[Words]:
+    """The words of all lines that have any, from parses or from plain text split at spaces.
 
-    def all_lines() -> Iterator[TextPart | str]:
-        for path in files:
-            if is_conllu(path):
-                parts = conllu_parts(path, 1)
-                yield from (part for part in parts if any(row[:1].isdigit() for row in part.rows))
-            else:
-                yield from (text for text in read_lines(path) if text and not text.isspace())
+    Args:
+        max_lines: draw this many random lines, in no particular order; those that are not drawn are not parsed, to
+            save time. 0 for all lines in order
+    """
+    parts = chain.from_iterable(parts_of(path, 1 if max_lines else PART_LINES) for path in files)
+    if max_lines:
+        parts = iter(reservoir(filter(_has_words, parts), max_lines, random.Random(seed)))
+    for line in chain.from_iterable(part.lines() for part in parts):
+        if isinstance(line, str):
+            words, spaces = line.split(), [True] * len(line.split())
+        else:
+            words, spaces = [token.form for token in line.tokens], spaces_before(line.tokens)
+        if words:
+            yield words, spaces
 
-    for line in reservoir(all_lines(), count, random.Random(seed)):
-        yield from map(words_of_line, [line] if isinstance(line, str) else line.parses())
+
+def _has_words(part: TextPart) -> bool:
+    if is_conllu(part.path):
+        return any(row[:1].isdigit() for row in part.rows)
+    return any(map(str.split, part.texts()))
 
 
 def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, int]:
@@ -167,8 +159,7 @@ def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, 
 
     counts: Counter[str] = Counter()
     for words, spaces in lines:
-        for index, (word, space) in enumerate(zip(words, spaces)):
-            counts[escape_subword_nmt(single_spaced(word), index == 0 or space)] += 1
+        counts.update(escape_subword_nmt(single_spaced(word), space) for word, space in zip(words, spaces))
     if not counts:
         raise _no_words()
     # The initial symbols as in subword-nmt, which distinguishes characters at the end of a word.

@@ -35,6 +35,10 @@ class TextPart(NamedTuple):
         # `# lines` in the part counts the lines of the whole file; a part without sentences consists of empty lines
         return ConlluReader(self.path, self.end, self.start, self.before, declared=self.end).read(self.rows)
 
+    def lines(self) -> Iterator[str] | Iterator[ParsedLine]:
+        """The texts or parses of the part, by the name of its file."""
+        return self.parses() if is_conllu(self.path) else self.texts()
+
 
 def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
     """The parts of texts with their line spans [start, end), numbered consecutively over all texts."""
@@ -50,6 +54,11 @@ def side_by_side(*sides: Iterable[TextPart]) -> Iterator[tuple[Span, tuple[TextP
     """The parts of parallel texts and their parses, with their line spans [start, end)."""
     for parts in zip(*sides, strict=True):
         yield (parts[0].start, parts[0].end), parts
+
+
+def parts_of(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:
+    """Split a text file or a parse, by its name; see :func:`text_parts` and :func:`conllu_parts`."""
+    return conllu_parts(path, part_lines) if is_conllu(path) else text_parts(path, part_lines)
 
 
 def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus import downloads
-from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
+from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
 from fairseq_syntax.corpus.parallel_text import (
     parallel,
     read_aspec,
@@ -35,7 +35,7 @@ from fairseq_syntax.corpus.parallel_text import (
     unescape,
 )
 from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
-from fairseq_syntax.corpus.word_segmentation import segment_words
+from fairseq_syntax.corpus.word_segmentation import worded
 from fairseq_syntax.errors import SyntaxDataError
 
 # Sentences as files hold them: words with single spaces, of any script, with what markup must escape.
@@ -427,6 +427,11 @@ def python(code: str) -> str:
 
 
 CHARACTERS = python("import sys; [print(*line.strip()) for line in sys.stdin]")
+
+
+def segment_words(sentences, program: str):
+    """The sentences of one language with spaces between their words."""
+    return (row[0] for row in worded(((sentence,) for sentence in sentences), ["zh"], {"zh": program}))
 
 
 @settings(max_examples=15, deadline=None)

@@ -23,7 +23,7 @@ from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.piece_marks import JOINER, SPACE_MARK
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, load_segmenter, spaces_before
-from fairseq_syntax.corpus.segmentation_training import _drawn, read_words, train_segmenter
+from fairseq_syntax.corpus.segmentation_training import read_words, train_segmenter
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.data.preprocess import check_text
 from fairseq_syntax.errors import SyntaxDataError
@@ -247,7 +247,7 @@ def test_training_is_repeatable_and_samples(corpus):
     for kind in ("sentencepiece", "subword_nmt"):
         first = train_segmenter(kind, [corpus], 60, max_lines=30, seed=3)
         assert first.fingerprint == train_segmenter(kind, [corpus], 60, max_lines=30, seed=3).fingerprint
-    assert sum(1 for _ in read_words(corpus)) == 80
+    assert sum(1 for _ in read_words([corpus])) == 80
 
 
 def test_drawn_lines_are_those_of_a_draw_from_all_that_was_read(corpus, tmp_path):
@@ -262,7 +262,7 @@ def test_drawn_lines_are_those_of_a_draw_from_all_that_was_read(corpus, tmp_path
     parse.write_text("\ufeff" + "".join(rows), encoding="utf-8")
     text.write_text("one\n\n \ntwo words\nthree\n", encoding="utf-8")
     files = [parse, text, corpus]
-    whole = [line for path in files for line in read_words(path) if line[0]]
+    whole = list(read_words(files))
     assert [words for words, _ in whole[:2]] == [["r1", "r1"], ["r3"]] and len(whole) > 100
     for count in (1, 7, 50, len(whole), 1000):
         rng, expected = random.Random(5), whole[:count]
@@ -270,7 +270,7 @@ def test_drawn_lines_are_those_of_a_draw_from_all_that_was_read(corpus, tmp_path
             place = rng.randrange(seen + 1)
             if place < count:
                 expected[place] = whole[seen]
-        assert list(_drawn(files, count, 5)) == expected
+        assert list(read_words(files, count, 5)) == expected
 
 
 def test_save_and_load(segmenters, tmp_path):
