@@ -83,5 +83,5 @@ def main(args: argparse.Namespace) -> int:
     limits = {"pairs": args.subset, "seed": args.seed, "first": args.first}
     taken = gathered(splits, langs, tests=names, **limits, programs=dict(args.words))
     for split in write_corpus(taken, args.output, *langs):
-        say(f"{split.source}, {split.target.suffix}: {split.sentences} pairs")
+        say(f"{split.paths[0]}, {split.paths[1].suffix}: {split.sentences} pairs")
     return 0

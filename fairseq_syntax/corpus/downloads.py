@@ -31,14 +31,7 @@ class DamagedArchive(SyntaxDataError):
 
 
 def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
-    """Download files into a folder and unpack archives there; existing files are kept.
-
-    Args:
-        checksums: ``sha256:HEX`` or ``md5:HEX`` by file name, if published
-
-    Raises:
-        SyntaxDataError: as in :func:`fetch`
-    """
+    """Download files into a folder by :func:`fetch`, with the checksums by file name; existing files are kept."""
     make_folder(folder)
     for url in urls:
         path = folder / url.rsplit("/", 1)[-1]
@@ -81,13 +74,15 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
             raise _not_fetched(url, error) from error
     except (OSError, http.client.HTTPException) as error:
         raise _not_fetched(url, error) from error
-    if checksum is not None and (digest := _digest(partial, checksum)) != checksum:
-        partial.unlink()
-        message = f"is not the expected file: its checksum is {digest}, not {checksum}"
-        raise SyntaxDataError(message, path=url, hint=_AGAIN)
+    if checksum is not None:
+        algorithm, _, expected = checksum.partition(":")
+        digest = file_digest(partial, hashlib.new(algorithm, usedforsecurity=False))
+        if digest != expected:
+            partial.unlink()
+            message = f"is not the expected file: its {algorithm} is {digest}, not {expected}"
+            raise SyntaxDataError(message, path=url, hint=_AGAIN)
     try:
-        # On a full disk, the archive is kept for the next run.
-        with as_data_error(path.parent):
+        with as_data_error(path.parent):  # on a full disk, the archive is kept for the next run
             if path.suffix in (".tgz", ".gz"):
                 with _archive(partial), gzip.open(partial) as file:
                     while file.read(1 << 20):  # up to the checksum at its end, which tar does not read
@@ -111,12 +106,6 @@ def _received(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
 
 def _not_fetched(url: str, error: Exception) -> SyntaxDataError:
     return SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=_AGAIN)
-
-
-def _digest(path: Path, checksum: str) -> str:
-    """The checksum of a file by the algorithm named in ``checksum``."""
-    algorithm = checksum.partition(":")[0]
-    return f"{algorithm}:{file_digest(path, hashlib.new(algorithm, usedforsecurity=False))}"
 
 
 @contextmanager
@@ -186,18 +175,12 @@ def find_sides(
     """Find the source and target file of a corpus, ``NAME.de-en.de`` and ``NAME.de-en.en``, or with ``en-de``.
 
     Args:
-        names: the corpus's name, or several to try in turn (patterns of ``glob``)
+        names: the corpus's name, or several to try in turn
         ending: the part of file names after the language
-        hint: the origin of the files, for the error
-
-    Raises:
-        SyntaxDataError: as in :func:`find`
+        hint: as for :func:`find`
     """
-    pairs = ("-".join(langs), "-".join(reversed(langs)))
-    return [
-        find(folder, *(f"{name}.{pair}.{lang}{ending}" for name in names for pair in pairs), hint=hint)
-        for lang in langs
-    ]
+    pairs = [f"{name}.{pair}" for name in names for pair in ("-".join(langs), "-".join(reversed(langs)))]
+    return [find(folder, *(f"{pair}.{lang}{ending}" for pair in pairs), hint=hint) for lang in langs]
 
 
 def find(folder: Path, *names: str, hint: str | None = None) -> Path:
@@ -219,8 +202,5 @@ def find(folder: Path, *names: str, hint: str | None = None) -> Path:
             shown = ", ".join(sorted(str(path.relative_to(folder)) for path in matching)[:4])
             message = f"several files are called {name}: {shown}"
             raise SyntaxDataError(message, path=folder, hint="leave one of them there")
-    raise SyntaxDataError(
-        f"no file {' or '.join(names)} below",
-        path=folder,
-        hint=hint or "give its folder, or download: true",
-    )
+    hint = hint or "give its folder, or download: true"
+    raise SyntaxDataError(f"no file {' or '.join(names)} below", path=folder, hint=hint)

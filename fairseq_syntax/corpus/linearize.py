@@ -25,12 +25,10 @@ NO_TAG = "*"
 
 
 def linearize(line: ParsedLine, form: str = "brackets", symbols: Sequence[Sequence[str]] | None = None) -> list[str]:
-    """The symbols of a line's trees.
+    """The symbols of a line's trees in a form of :data:`FORMS`.
 
     Args:
-        line: the parse
-        form: one of :data:`FORMS`
-        symbols: the symbol of each word in ``brackets`` (default: its UPOS, or ``*`` without one)
+        symbols: the symbols of each word in ``brackets`` (default: its UPOS, or ``*`` without one)
     """
     if form == "relations":
         distances = (head - word for word, head in enumerate(line.heads))
@@ -38,11 +36,6 @@ def linearize(line: ParsedLine, form: str = "brackets", symbols: Sequence[Sequen
         return list(chain.from_iterable(zip(line.deprels, shown)))
     if symbols is None:
         symbols = [[tag if tag != "_" else NO_TAG] for tag in line.upos]
-    return brackets(line, symbols)
-
-
-def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
-    """Labelled brackets around each subtree."""
     dependents: list[list[int]] = [[] for _ in line.words]
     roots: list[int] = []
     for word, head in enumerate(line.heads):
@@ -57,10 +50,8 @@ def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
             continue
         before = [d for d in dependents[top] if d < top]
         after = [d for d in dependents[top] if d > top]
-        steps: list[int | list[str]] = [
-            [f"({line.deprels[top]}"], *before, list(symbols[top]), *after, [f"){line.deprels[top]}"]
-        ]  # fmt: skip
-        stack += reversed(steps)
+        begin, end = [f"({line.deprels[top]}"], [f"){line.deprels[top]}"]
+        stack += reversed([begin, *before, list(symbols[top]), *after, end])
     return out
 
 

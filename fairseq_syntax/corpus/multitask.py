@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from array import array
@@ -24,11 +23,9 @@ PART_LINES = 10_000
 
 @dataclass(frozen=True)
 class Doubling:
-    """Configuration of a multi-task corpus.
+    """A multi-task corpus of the pieces ``PREFIX.SRC``, ``PREFIX.TGT`` and the parse ``PREFIX.SRC.conllu``.
 
     Args:
-        prefix: the prefix of the files of pieces; the source's parse is ``PREFIX.SRC.conllu``
-        src, tgt: the languages, which are file extensions
         tags: the tags at both ends of a source that request a translation and a parse
         form: the form of the linearized parse, one of ``linearize.FORMS``
         words: put the words' pieces into the brackets, not their UPOS
@@ -41,45 +38,35 @@ class Doubling:
     form: str = "brackets"
     words: bool = False
 
+    def files(self, prefix: str) -> list[str]:
+        """The files of both sides."""
+        return [f"{prefix}.{lang}" for lang in (self.src, self.tgt)]
+
     @property
     def texts(self) -> list[str]:
-        """The files of the two sides."""
-        return [f"{self.prefix}.{lang}" for lang in (self.src, self.tgt)]
+        """The files of pieces."""
+        return self.files(self.prefix)
 
-    @property
-    def parse(self) -> str:
-        """The source's parse."""
-        return f"{self.texts[0]}.conllu"
-
-    def read_pairs(self) -> Iterator[tuple[str, str]]:
+    def read_pairs(self) -> Iterator[tuple[str, ...]]:
         """Read the lines of both sides of the corpus.
 
         Raises:
             SyntaxDataError: the sides differ in their number of lines, or the source contains a tag
         """
-        pairs = aligned([*map(read_lines, self.texts)], self.texts)
-        for number, (source, target) in enumerate(pairs, start=1):
+        for number, pair in enumerate(aligned([*map(read_lines, self.texts)], self.texts), start=1):
             for tag in self.tags:
-                if tag in source and tag in source.split():
+                if tag in pair[0].split():
                     message, hint = f"the text contains {tag}", "choose other --tags"
                     raise SyntaxDataError(message, path=self.texts[0], line=number, hint=hint)
-            yield source, target
+            yield pair
 
 
 def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int = 1) -> str:
-    """Write ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled.
+    """Write ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled by ``seed``.
 
-    Linearized parses are made in parts, and a killed run resumes with the missing ones. All lines are then written to a
-    temporary file and read back in random order, which takes 8 bytes of memory per line.
-
-    Args:
-        doubling: the configuration
-        out: the path of the files without extension
-        seed: the seed for shuffling
-        workers: the number of processes, on which the files do not depend
-
-    Returns:
-        a line of report
+    Linearized parses are made in parts by ``workers`` processes, and a killed run resumes with the missing ones. All
+    lines are then written to a temporary file and read back in random order, which takes 8 bytes of memory per line.
+    Returns a line of report.
 
     Raises:
         SyntaxDataError: the input is invalid, or a file cannot be written
@@ -88,7 +75,7 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
 
     sides = [text_parts(path, PART_LINES) for path in doubling.texts]
-    sides.append(conllu_parts(doubling.parse, PART_LINES, n_lines=total))
+    sides.append(conllu_parts(f"{doubling.texts[0]}.conllu", PART_LINES, n_lines=total))
 
     def merge(made: MadeParts) -> dict[str, int]:
         crossing, order, parses = 0, array("q"), array("q")
@@ -112,7 +99,7 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
                     spool.seek(place)
                     yield spool.readline().decode()[:-1], spool.readline().decode()[:-1]
 
-            write_pairs(doubling, out, shuffled())
+            _write_pairs(doubling, out, shuffled())
         return counts
 
     note, was_done = map_parts(
@@ -157,19 +144,18 @@ def write_tagged(doubling: Doubling, out: str) -> str:
         if record is not None:
             return f"{out}: up to date"
         step.begin()
-        count = write_pairs(doubling, out, ((f"{tag} {s} {tag}", t) for s, t in doubling.read_pairs()))
+        count = _write_pairs(doubling, out, ((f"{tag} {s} {tag}", t) for s, t in doubling.read_pairs()))
         step.finish({"translations": count})
     return f"{out}: {count} translations"
 
 
 def _step(doubling: Doubling, out: str, kind: str, **options: object) -> Step:
-    outputs = [f"{out}.{lang}" for lang in (doubling.src, doubling.tgt)]
-    inputs = [*doubling.texts, *([doubling.parse] if kind == "doubled" else [])]
+    inputs = [*doubling.texts, *([f"{doubling.texts[0]}.conllu"] if kind == "doubled" else [])]
     options |= {"tags": doubling.tags, "form": doubling.form, "words": doubling.words}
-    return Step.of(f"multitask, {kind}", outputs, inputs, **options)
+    return Step.of(f"multitask, {kind}", doubling.files(out), inputs, **options)
 
 
-def write_pairs(doubling: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
+def _write_pairs(doubling: Doubling, out: str, pairs: Iterable[tuple[str, str]]) -> int:
     """Write both sides atomically; returns the number of pairs."""
     count = 0
     with atomic_open(f"{out}.{doubling.src}") as source, atomic_open(f"{out}.{doubling.tgt}") as target:

@@ -83,9 +83,10 @@ def read_words(files: Iterable[str | os.PathLike[str]], max_lines: int = 0, seed
         max_lines: draw this many random lines, in no particular order; those that are not drawn are not parsed, to
             save time. 0 for all lines in order
     """
-    parts = chain.from_iterable(parts_of(path, 1 if max_lines else PART_LINES) for path in files)
+    part_lines = 1 if max_lines else PART_LINES
+    parts: Iterable[TextPart] = chain.from_iterable(parts_of(path, part_lines) for path in files)
     if max_lines:
-        parts = iter(reservoir(filter(_has_words, parts), max_lines, random.Random(seed)))
+        parts = reservoir(filter(_has_words, parts), max_lines, random.Random(seed))
     for line in chain.from_iterable(part.lines() for part in parts):
         if isinstance(line, str):
             words, spaces = line.split(), [True] * len(line.split())

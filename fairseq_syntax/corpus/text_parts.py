@@ -35,7 +35,7 @@ class TextPart(NamedTuple):
         # `# lines` in the part counts the lines of the whole file; a part without sentences consists of empty lines
         return ConlluReader(self.path, self.end, self.start, self.before, declared=self.end).read(self.rows)
 
-    def lines(self) -> Iterator[str] | Iterator[ParsedLine]:
+    def lines(self) -> Iterator[str | ParsedLine]:
         """The texts or parses of the part, by the name of its file."""
         return self.parses() if is_conllu(self.path) else self.texts()
 

@@ -174,21 +174,22 @@ def test_the_parts(packages):
         libreoffice.read_package(packages / f"libreoffice-help-{package}_4%3a7.4_all.deb")
         for package in ("en-us", "tr", "ja")
     )
-    corpus = libreoffice.make_corpus(english_text, dict(zip(("tr", "ja"), others)))
-    pages = {part: {paragraph.key.page for paragraph in found} for part, found in corpus.parts.items()}
+    parts = libreoffice.make_parts(english_text, dict(zip(("tr", "ja"), others)))
+    more = parts.pop("more")
+    pages = {part: {paragraph.key.page for paragraph in found} for part, found in parts.items()}
     assert all(pages.values()) and sum(map(len, pages.values())) == len(set.union(*pages.values()))
-    for paragraphs in corpus.parts.values():
+    for paragraphs in parts.values():
         for paragraph in paragraphs:
             assert paragraph.text == english_text[paragraph.key]
-            assert all(paragraph.key in texts for texts in others)
+            assert paragraph.translations == {lang: texts[paragraph.key] for lang, texts in zip(("tr", "ja"), others)}
             assert not paragraph.key.id.endswith("3")
-    assert not corpus.more["ja"]
-    assert corpus.more["tr"] and all(paragraph.key.id.endswith("3") for paragraph in corpus.more["tr"])
-    training = [paragraph.text for paragraph in corpus.parts["train"] + corpus.more["tr"]]
+    assert more and all(paragraph.key.id.endswith("3") and [*paragraph.translations] == ["tr"] for paragraph in more)
+    training = [paragraph.text for paragraph in parts["train"] + more]
     for part in ("valid", "test"):
-        for paragraph in corpus.parts[part]:
+        for paragraph in parts[part]:
             assert not any(is_near_copy(paragraph.text, other) for other in training)
-    assert corpus.pairs(corpus.parts["test"], "tr")[0][1] == others[0][corpus.parts["test"][0].key]
+    first = parts["test"][0]
+    assert libreoffice.pairs([*more, first], "ja") == [(first.text, others[1][first.key])]
 
 
 def test_the_reader(packages):

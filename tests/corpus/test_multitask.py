@@ -12,7 +12,7 @@ from random_parses import random_tree
 from fairseq_syntax.cli import multitask
 from fairseq_syntax.corpus import multitask as doubling
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, parse_conllu_block, write_conllu
-from fairseq_syntax.corpus.linearize import brackets, is_projective, linearize
+from fairseq_syntax.corpus.linearize import is_projective, linearize
 
 
 def parsed(heads, labels=None):
@@ -39,7 +39,7 @@ def test_by_hand():
         "(root (nsubj (det DET )det NOUN )nsubj VERB (obj (det DET )det * )obj )root"
     )
     assert " ".join(linearize(MONKEY, "relations")) == "det +1 nsubj +1 root 0 det +1 obj -2"
-    two = brackets(MONKEY, [[w[0], "@" + w[1:]] for w in MONKEY.words])
+    two = linearize(MONKEY, symbols=[[w[0], "@" + w[1:]] for w in MONKEY.words])
     assert " ".join(two[:6]) == "(root (nsubj (det T @he )det"
 
 

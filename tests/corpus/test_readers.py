@@ -339,7 +339,7 @@ def test_a_split_with_references_is_written_and_read(tmp_path):
     rows = [("a", "b", "c"), ("d", "e", "f")]
     written = write_corpus(iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, "zh", "en")
     assert [(split.name, split.sentences) for split in written] == [("train", 1), ("mt05", 2)]
-    assert list(parallel(written[1].source, written[1].target, *written[1].references)) == rows
+    assert list(parallel(*written[1].paths)) == rows
     for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)])):
         with pytest.raises(SyntaxDataError):
             write_corpus(wrong, tmp_path / str(number), "zh", "en")

@@ -16,30 +16,25 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.parallel_text import Row, Split
+from fairseq_syntax.corpus.parallel_text import Row
+from fairseq_syntax.corpus.parallel_text import Split as Split
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
-__all__ = ["Row", "Split", "WrittenSplit", "names", "read_corpus", "reader", "write_corpus"]
 
-
-@dataclass
-class WrittenSplit:
-    """A split as plain text files, with one sentence per line."""
+class WrittenSplit(NamedTuple):
+    """A split as plain text files, one sentence per line: source, target and any further references."""
 
     name: str
-    source: Path
-    target: Path
-    references: list[Path] = field(default_factory=list)  # further references
-    sentences: int = 0
+    paths: list[Path]
+    sentences: int
 
 
 def names() -> list[str]:
@@ -58,8 +53,8 @@ def reader(name: str) -> ModuleType:
     elif name in names():
         module = importlib.import_module(f"{__name__}.{name}")
     else:
-        shipped = ", ".join(names())
-        raise SyntaxDataError(f"no reader is called {name}", hint=f"there are {shipped}, or your own file.py")
+        hint = f"there are {', '.join(names())}, or your own file.py"
+        raise SyntaxDataError(f"no reader is called {name}", hint=hint)
     if not callable(getattr(module, "read", None)):
         raise SyntaxDataError("the reader has no function read", path=name, hint="see fairseq_syntax/corpus/readers")
     return module
@@ -67,8 +62,8 @@ def reader(name: str) -> ModuleType:
 
 def options_of(module: ModuleType) -> set[str]:
     """The names of a reader's options."""
-    functions = [getattr(module, name, None) for name in ("read", "download")]
-    return set().union(*(_keywords(function) for function in functions if function is not None))
+    functions = [getattr(module, name) for name in ("read", "download") if hasattr(module, name)]
+    return set().union(*map(_keywords, functions))
 
 
 def read_corpus(
@@ -93,34 +88,32 @@ def read_corpus(
         SyntaxDataError: the reader or an option does not exist, a file is missing or damaged, or a download fails
     """
     module = reader(name)
-    options = dict(options or {})
     accepted = options_of(module)
-    for option in options:
+    for option in options or ():
         if option not in accepted:
-            hint = f"it has {', '.join(sorted(accepted))}" if accepted else "it has none"
+            hint = f"it has {', '.join(sorted(accepted)) or 'none'}"
             raise SyntaxDataError(f"the reader {name} has no option {option}", hint=hint)
+
+    def run(function: Callable) -> Any:
+        keywords = _keywords(function)
+        taken = {name: value for name, value in (options or {}).items() if name in keywords}
+        for name, value in taken.items():
+            if isinstance(value, str) and isinstance(keywords[name], (tuple, list)):
+                taken[name] = [value]  # a list of one item
+        return function(Path(data), source, target, **taken)
+
     if download:
         if not hasattr(module, "download"):
             hint = f"put its files there by hand: {inspect.getdoc(module)}"
             raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
-        module.download(Path(data), source, target, **_taken(module.download, options))
-    yield from module.read(Path(data), source, target, **_taken(module.read, options))
+        run(module.download)
+    yield from run(module.read)
 
 
-def _keywords(function) -> dict[str, Any]:
+def _keywords(function: Callable) -> dict[str, Any]:
     """A function's keyword-only parameters and their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-def _taken(function, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a function accepts; a string is accepted for a list with one item."""
-    defaults = _keywords(function)
-    taken = {name: value for name, value in options.items() if name in defaults}
-    for name, value in taken.items():
-        if isinstance(value, str) and isinstance(defaults[name], (tuple, list)):
-            taken[name] = [value]
-    return taken
 
 
 def write_corpus(
@@ -141,12 +134,12 @@ def write_corpus(
         if (first := next(rows, None)) is None:
             raise SyntaxDataError(f"{name} holds no sentences", path=paths[0], hint="is it the right folder?")
         paths += [Path(folder, f"{name}.{target}.{number}") for number in range(1, len(first) - 1)]
-        split = WrittenSplit(name, paths[0], paths[1], paths[2:])
+        sentences = 0
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open(path)) for path in paths]
             for row in chain([first], rows):
-                split.sentences += 1
+                sentences += 1
                 for file, sentence in zip(files, row, strict=True):
                     file.write(sentence + "\n")
-        written.append(split)
+        written.append(WrittenSplit(name, paths, sentences))
     return written

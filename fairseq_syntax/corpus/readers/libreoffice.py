@@ -21,7 +21,6 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,13 +147,12 @@ def lowercase_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-@dataclass
-class Paragraph:
-    """An English paragraph with its place and the languages into which it is translated."""
+class Paragraph(NamedTuple):
+    """An English paragraph with its place and its translations by language."""
 
     key: Key
     text: str
-    languages: list[str]
+    translations: dict[str, str]
 
 
 def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -> list[Paragraph]:
@@ -169,13 +167,10 @@ def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -
     for key, text in english.items():
         if not is_prose(text) or len(ids[text]) > 2:
             continue
-        languages = [
-            language
-            for language, paragraphs in others.items()
-            if key in paragraphs and is_translated(language, text, paragraphs[key])
-        ]
-        if text not in best or len(languages) > len(best[text].languages):
-            best[text] = Paragraph(key, text, languages)
+        found = {language: paragraphs[key] for language, paragraphs in others.items() if key in paragraphs}
+        translations = {language: target for language, target in found.items() if is_translated(language, text, target)}
+        if text not in best or len(translations) > len(best[text].translations):
+            best[text] = Paragraph(key, text, translations)
     return list(best.values())
 
 
@@ -234,60 +229,49 @@ class NearCopies:
 
 # -- the corpus --------------------------------------------------------------------------------------------------------
 
+Parts = dict[str, list[Paragraph]]
 
-@dataclass
-class Corpus:
-    """The parts of the corpus.
 
-    Attributes:
-        texts: the paragraphs of each language except English
-        parts: train, valid and test: the paragraphs that exist in all languages, in the same order
-        more: for each language, further training paragraphs, which do not exist in all languages
+def make_parts(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Parts:
+    """Split the paragraphs by their pages, and remove near copies from the validation and test parts.
+
+    ``train``, ``valid`` and ``test`` exist in all languages; ``more`` are further training paragraphs, which do not.
     """
-
-    texts: Mapping[str, Paragraphs]
-    parts: dict[str, list[Paragraph]]
-    more: dict[str, list[Paragraph]] = field(default_factory=dict)
-
-    def pairs(self, paragraphs: Sequence[Paragraph], language: str) -> list[Row]:
-        """The pairs of English and translated paragraphs."""
-        return [(paragraph.text, self.texts[language][paragraph.key]) for paragraph in paragraphs]
-
-    def digest(self) -> str:
-        """The SHA-256 of the whole content."""
-        digest = hashlib.sha256()
-        for language in self.texts:
-            for paragraphs in (*self.parts.values(), self.more[language]):
-                for pair in self.pairs(paragraphs, language):
-                    digest.update("\t".join([*pair, ""]).encode())
-        return digest.hexdigest()
-
-
-def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus:
-    """Split the paragraphs by their pages, and remove near copies from the validation and test parts."""
     paragraphs = distinct_paragraphs(english, others)
     pages = sorted({paragraph.key.page for paragraph in paragraphs})
     random.Random(SEED).shuffle(pages)
     tests, held_out = TEST_SHARE * len(pages), (TEST_SHARE + VALID_SHARE) * len(pages)
     part_of = {page: "test" if at < tests else "valid" if at < held_out else "train" for at, page in enumerate(pages)}
-    corpus = Corpus(others, {"train": [], "valid": [], "test": []}, {language: [] for language in others})
+    parts: Parts = {"train": [], "valid": [], "test": [], "more": []}
     for paragraph in paragraphs:
         part = part_of[paragraph.key.page]
-        if len(paragraph.languages) == len(others):
-            corpus.parts[part].append(paragraph)
+        if len(paragraph.translations) == len(others):
+            parts[part].append(paragraph)
         elif part == "train":
-            for language in paragraph.languages:
-                corpus.more[language].append(paragraph)
-    training = [*corpus.parts["train"], *(each for more in corpus.more.values() for each in more)]
-    earlier = [NearCopies(dict.fromkeys(paragraph.text for paragraph in training))]
+            parts["more"].append(paragraph)
+    training = [text for language in others for text, _ in pairs([*parts["train"], *parts["more"]], language)]
+    earlier = [NearCopies(dict.fromkeys(training))]
     for part in ("valid", "test"):
-        corpus.parts[part] = [
-            paragraph
-            for paragraph in corpus.parts[part]
-            if not any(copies.has_one_of(paragraph.text) for copies in earlier)
+        parts[part] = [
+            paragraph for paragraph in parts[part] if not any(copies.has_one_of(paragraph.text) for copies in earlier)
         ]
-        earlier.append(NearCopies(paragraph.text for paragraph in corpus.parts[part]))
-    return corpus
+        earlier.append(NearCopies(paragraph.text for paragraph in parts[part]))
+    return parts
+
+
+def pairs(paragraphs: Iterable[Paragraph], language: str) -> list[Row]:
+    """The paragraphs that are translated into a language, with their translations."""
+    return [(each.text, each.translations[language]) for each in paragraphs if language in each.translations]
+
+
+def digest(parts: Parts, languages: Iterable[str]) -> str:
+    """The SHA-256 of the whole content."""
+    content = hashlib.sha256()
+    for language in languages:
+        for paragraphs in parts.values():
+            for pair in pairs(paragraphs, language):
+                content.update("\t".join([*pair, ""]).encode())
+    return content.hexdigest()
 
 
 # -- the reader --------------------------------------------------------------------------------------------------------
@@ -308,17 +292,16 @@ def read(
     if source != "en" or target not in languages:
         raise SyntaxDataError(f"no pair {source}-{target}", hint=f"en and one of {', '.join(languages)}")
     english, *others = (read_package(find(data, f"{name}_*.deb")) for name in package_names(languages))
-    corpus = make_corpus(english, dict(zip(languages, others)))
-    if tuple(languages) == LANGUAGES and corpus.digest() != DIGEST:
+    parts = make_parts(english, dict(zip(languages, others)))
+    if tuple(languages) == LANGUAGES and digest(parts, languages) != DIGEST:
         logger.warning("%s: not the packages of Debian 12 (4:7.4.7-1+deb12u14); their lines are others", data)
-    for name, paragraphs in corpus.parts.items():
-        if name == "train":
-            paragraphs = paragraphs + corpus.more[target]
+    parts["train"] += [paragraph for paragraph in parts.pop("more") if target in paragraph.translations]
+    for name, paragraphs in parts.items():
         if pages:
             make_folder(data / "pages")
             with atomic_open(data / "pages" / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
-        yield Split(name, corpus.pairs(paragraphs, target))
+        yield Split(name, pairs(paragraphs, target))
 
 
 def download(data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES) -> None:
