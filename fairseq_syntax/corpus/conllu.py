@@ -43,13 +43,10 @@ def begins_sentence(row: str) -> bool:
 
 
 def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
-    """Check, by its beginning, that a text file is not CoNLL-U. Pipes are not read.
+    """Raise SyntaxDataError if a text file is CoNLL-U, by its beginning. Pipes are not read.
 
     Args:
         only_text: the hint of a command that accepts no parses, which also rejects files named like one
-
-    Raises:
-        SyntaxDataError: the file is a parse
     """
     if only_text and is_conllu(path):
         raise SyntaxDataError("has the name of a parse, but text is expected", path=path, hint=only_text)
@@ -90,8 +87,7 @@ def read_conllu(
 def parse_conllu_block(text: str) -> ParsedLine:
     """Parse the CoNLL-U rows of one text line with all its sentences, plain or flattened by :func:`flatten`.
 
-    Raises:
-        SyntaxDataError: as in :func:`read_conllu`, with lines numbered within the block
+    Lines in errors are numbered within the block.
     """
     rows = (unflatten(text) if "\n" not in text else text).split("\n")
     line, reader = ParsedLine(file_line=1), ConlluReader()

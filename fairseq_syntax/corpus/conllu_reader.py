@@ -29,8 +29,7 @@ class ConlluReader:
     """Reads a file or a part of it, and keeps the context for error messages.
 
     Args:
-        path: the file, for errors
-        n_lines, first_line, declared: as for :class:`.LineNumbers`
+        n_lines, first_line, is_part: as for :class:`.LineNumbers`
         before: the number of preceding lines in the file
         empty: whether to yield text lines without a sentence
     """
@@ -42,12 +41,12 @@ class ConlluReader:
         first_line: int = 0,
         before: int = 0,
         *,
-        declared: int | None = None,
+        is_part: bool = False,
         empty: bool = True,
     ) -> None:
         self.path, self.first_line, self.empty = path, first_line, empty
         self.before = self.last_line = before
-        self.line_numbers = LineNumbers(path, n_lines, first_line, declared)
+        self.line_numbers = LineNumbers(path, n_lines, first_line, is_part)
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
         raise SyntaxDataError(message, path=self.path, line=line, hint=hint)

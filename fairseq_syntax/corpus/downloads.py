@@ -46,14 +46,11 @@ def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | 
 def fetch(url: str, path: Path, checksum: str | None = None) -> None:
     """Download one file, resuming an interrupted download, and unpack it in its folder if it is an archive.
 
-    The file is named ``NAME.part`` until it has the length announced by the server and the right checksum.
-
-    Args:
-        checksum: ``sha256:HEX`` or ``md5:HEX``, if known
+    The file is named ``NAME.part`` until it has the length announced by the server and the right checksum,
+    ``sha256:HEX`` or ``md5:HEX``.
 
     Raises:
-        SyntaxDataError: the download fails or is incomplete, the file is damaged or a different one, or the disk is
-            full
+        SyntaxDataError: the download fails or is incomplete, the file is damaged or a different one, or the disk full
     """
     partial = path.with_name(path.name + ".part")
     begin = partial.stat().st_size if partial.exists() else 0
@@ -146,9 +143,6 @@ def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each file in a Debian package (.deb), in the order of the package.
 
     A package is an ``ar`` archive; its member ``data.tar.xz`` (or .gz) contains the files.
-
-    Raises:
-        DamagedArchive: the package cannot be read
     """
     with _archive(path), open(path, "rb") as package:
         if package.read(8) != b"!<arch>\n":

@@ -7,19 +7,18 @@ removes source sentences that its parser cannot parse or that have more than 256
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.header import PARSED_WITH, header, parsed_with
-from fairseq_syntax.corpus.line_numbers import is_line_comment
-from fairseq_syntax.corpus.parallel_text import aligned
+from fairseq_syntax.corpus.line_numbers import LineNumbers, is_line_comment
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
-from fairseq_syntax.corpus.text_parts import conllu_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -28,10 +27,9 @@ from fairseq_syntax.runtime.files import (
     check_rereadable,
     count_raw_lines,
     decode_line,
-    read_lines,
 )
 from fairseq_syntax.runtime.jobs import Step
-from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
 PART_LINES = 5_000
@@ -77,11 +75,7 @@ class Report:
 
 
 def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, float]]:
-    """Load py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and probability.
-
-    Raises:
-        SyntaxDataError: py3langid is not installed, or does not support a language
-    """
+    """Load py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and probability."""
     try:
         from py3langid.langid import MODEL_FILE
         from py3langid.langid import LanguageIdentifier as Identifier
@@ -107,11 +101,7 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Decides about the lines of parallel files by the limits.
-
-    Raises:
-        SyntaxDataError: as in :func:`language_identifier`, if languages are limited
-    """
+    """Decides about the lines of parallel files by the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -170,7 +160,6 @@ def filter_files(
         conllu: the parse of one of the inputs, and the output for the kept parses. ``# line`` comments are renumbered
             and spaces are taken from the text; everything else is copied.
         removed: a file for the removed lines: number, reason, detail and texts, separated by tabs
-        workers: the number of processes
 
     Raises:
         SyntaxDataError: the files differ in their number of lines, are not UTF-8 or are pipes; an output is also an
@@ -183,6 +172,11 @@ def filter_files(
     read = [path for path in (*inputs, parse) if path]
     check_outputs(targets, read)
     check_rereadable("it is read several times", *read)
+    total = count_raw_lines(inputs[0])
+    for path in inputs:
+        if (lines := count_raw_lines(path)) != total or not lines:
+            message = f"has {lines} lines, and {inputs[0]} has {total}" if total else "the file is empty"
+            raise SyntaxDataError(message, path=path)
     options = {"limits": asdict(limits), "parse": bool(parse), "removed": bool(removed)}
     step = Step.of("filter", targets, read, **options)
 
@@ -211,71 +205,41 @@ def filter_files(
                         of_parse.write(f"# line = {number}\n{sentence}\n\n")
         return asdict(report)
 
-    note, _ = map_parts(
-        step,
-        _chunks(_parallel(inputs, parse)),
-        partial(_judge_part, Judge(limits), parse),
-        merge,
-        part_lines=PART_LINES,
-        total=count_raw_lines(inputs[0]),
-        workers=workers,
-    )
+    sides = [text_parts(path, PART_LINES) for path in inputs]
+    if parse:
+        sides.append(conllu_parts(parse, PART_LINES, n_lines=total))
+    judge = partial(_judge_part, Judge(limits), bool(parse))
+    source = side_by_side(*sides)
+    note, _ = map_parts(step, source, judge, merge, part_lines=PART_LINES, total=total, workers=workers)
     return Report(**note)
 
 
-def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
-    """The unchecked CoNLL-U of each text line, without header and ``# line`` comments.
-
-    Yields:
-        the 0-based line and its sentences, separated by blank lines (none at the end); including empty lines
-
-    Raises:
-        SyntaxDataError: the sentences are out of order
-    """
-    for part in conllu_parts(path, 1):
-        sentences: list[list[str]] = [[]]
-        for number, raw in enumerate(part.rows, part.before + 1):
-            row = decode_line(raw, path, number)
-            if not row.strip():
-                sentences.append([])
-            elif not is_line_comment(row) and not row.startswith(PARSED_WITH):
-                sentences[-1].append(row)
-        kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
-        yield part.start, "\n\n".join(kept)
-
-
-_Line = tuple[int, tuple[str, ...], str | None]  # its number from 1, its texts, its parse
-
-
-def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
-    while chunk := list(islice(lines, PART_LINES)):
-        yield (chunk[0][0] - 1, chunk[-1][0]), chunk
-
-
-def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
-    """The lines of a part with the decisions on them, a row each; ``path`` is the parse, for errors."""
+def _judge_part(judge: Judge, parsed: bool, parts: tuple[TextPart, ...]) -> Made:
+    """The lines of a part with the decisions on them, a row each; the last file is a parse if ``parsed``."""
+    texts = zip(*(part.texts() for part in parts[: len(parts) - parsed]))
+    blocks = conllu_blocks(parts[-1]) if parsed else repeat(None)
     rows = []
     kept = 0
-    for number, texts, parse in chunk:
+    for number, (sides, block) in enumerate(zip(texts, blocks), parts[0].start + 1):
         try:
-            verdict = judge(texts, parse)
+            verdict = judge(sides, block)
         except SyntaxDataError as error:
-            raise SyntaxDataError(f"line {number}: {error.message}", path=path, hint=error.hint) from error
-        rows.append(json.dumps([number, texts, verdict]))
+            raise SyntaxDataError(f"line {number}: {error.message}", path=parts[-1].path, hint=error.hint) from error
+        rows.append(json.dumps([number, sides, verdict]))
         kept += not verdict.reason
     return {"kept": kept}, "\n".join(rows).encode()
 
 
-def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
-    """Yield the number, texts and parse of each line; the files must have equally many lines."""
-    blocks = conllu_blocks(conllu) if conllu else iter(())
-    count = 0
-    for count, texts in enumerate(aligned([*map(read_lines, inputs)], inputs), start=1):
-        # lines without a sentence may follow the last sentence of the parse
-        yield count, texts, next(blocks, (count, ""))[1] if conllu else None
-    if count == 0:
-        raise SyntaxDataError("the file is empty", path=inputs[0])
-    for index, block in blocks:
-        if block:
-            message = f"a sentence of line {index + 1}, but {inputs[0]} has {count} lines"
-            raise SyntaxDataError(message, path=conllu, hint="is it the parse of another file?")
+def conllu_blocks(part: TextPart) -> list[str]:
+    """The unchecked CoNLL-U of each text line of a part, without header, ``# line`` comments and blank line at the end.
+
+    Blank lines separate the sentences of a line; one without a sentence is empty.
+    """
+    lines: list[list[str]] = [[] for _ in range(part.start, part.end)]
+    numbers = LineNumbers(part.path, part.end, part.start, is_part=True)
+    for line, first, block in numbers.blocks(part.rows, part.before):
+        if line >= 0:
+            rows = (decode_line(row, part.path, number) for number, row in enumerate(block, first))
+            kept = [row for row in rows if row.strip() and not is_line_comment(row) and not row.startswith(PARSED_WITH)]
+            lines[line - part.start].append("\n".join(kept))
+    return ["\n\n".join(sentences) for sentences in lines]

@@ -19,9 +19,6 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
 
     Args:
         references: the number of references; further ones are next to the target's file, as ``NAME.1`` and so on
-
-    Raises:
-        SyntaxDataError: the split is given in another form
     """
     if len(texts) == 2 or (len(texts) == 1 and is_table(texts[0])):
         names = list(texts)
@@ -34,11 +31,7 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
 
 
 def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`, named after the file by default.
-
-    Raises:
-        SyntaxDataError: two have the same name
-    """
+    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default."""
     splits: dict[str, list[str]] = {}
     sides: list[str] = []
     for text in texts:

@@ -51,15 +51,16 @@ class LineNumbers:
         path: the file, for errors
         n_lines: the number of text lines, if known
         first_line: the 0-based text line of the first sentence
-        declared: the number of lines according to ``# lines``, where it is read before
+        is_part: whether ``# lines`` counts other lines too, and there may be no sentence
 
     Attributes:
         numbered: whether sentences have ``# line`` comments; None before the first sentence
         next: the first text line that has not been reached
     """
 
-    def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0, declared: int | None = None) -> None:
-        self._path, self.n_lines, self.declared = path, n_lines, declared
+    def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0, is_part: bool = False) -> None:
+        self._path, self._n_lines, self._trusted = path, n_lines, n_lines is not None
+        self._declared = is_part
         self.numbered: bool | None = None
         self.next = first_line
         self._last: int | None = None
@@ -93,7 +94,10 @@ class LineNumbers:
             self._fail(f"not a number of lines: {quoted(row)}", at)
         if match[1] == "line":
             return value
-        self.declared = value if self.declared is None else self.declared
+        if not self._declared:
+            if self._n_lines not in (None, value):
+                self._fail(f"holds the parse of {value} lines, but the text has {self._n_lines}", at)
+            self._n_lines, self._declared = value, True
         return number
 
     def _place(self, number: int | None, at: int) -> int:
@@ -108,9 +112,8 @@ class LineNumbers:
             return index
         if index < self.next:
             self._fail(f"'# line = {index + 1}' comes after '# line = {self.next}'", at)
-        total = self._known_lines
-        if total is not None and index >= total:
-            message = f"this sentence is of line {index + 1}, but the text has {total} lines"
+        if self._n_lines is not None and index >= self._n_lines:
+            message = f"this sentence is of line {index + 1}, but the text has {self._n_lines} lines"
             self._fail(message, at, "parse the text again, or name the right text")
         self._check_gap(index - self.next, at)
         self._last, self.next = index, index + 1
@@ -118,25 +121,17 @@ class LineNumbers:
 
     def total(self) -> int:
         """The number of text lines, after all sentences have been placed."""
-        if self.n_lines is not None and self.declared is not None and self.n_lines != self.declared:
-            self._fail(f"holds the parse of {self.declared} lines, but the text has {self.n_lines}")
-        total = self._known_lines
-        if total is None:
-            return self.next
+        total = self.next if self._n_lines is None else self._n_lines
         # Without sentences, `# lines = N` means that all lines are empty.
-        may_lack_sentences = self.declared is not None if self.numbered is None else self.numbered
+        may_lack_sentences = self._declared if self.numbered is None else self.numbered
         if self.next != total and not may_lack_sentences:
             hint = "without '# line = N' comments there must be one sentence for every line"
             self._fail(f"holds {self.next} sentences, but the text has {total} lines", hint=hint)
         self._check_gap(total - self.next, None)
         return total
 
-    @property
-    def _known_lines(self) -> int | None:
-        return self.n_lines if self.n_lines is not None else self.declared
-
     def _check_gap(self, lines: int, at: int | None) -> None:
-        if self.n_lines is None and lines > MOST_EMPTY_LINES:
+        if not self._trusted and lines > MOST_EMPTY_LINES:
             self._fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
     def _fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:

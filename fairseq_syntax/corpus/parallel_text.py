@@ -62,7 +62,7 @@ def read_tagged(path: Path) -> Iterator[str]:
 
 
 def read_segments(path: Path) -> Iterator[str]:
-    """The ``<seg>`` of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT); see :func:`read_translations`."""
+    """The segments of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT); see :func:`read_translations`."""
     return (sentence for _, sentence in read_translations(path))
 
 
@@ -70,10 +70,8 @@ def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
     """The segments of a test set in NIST's SGML, with the ``sysid`` of their ``<refset>`` or ``<doc>``, if any.
 
     Such files are often not well-formed XML (``&`` and ``<`` are not escaped), so only these tags are searched for. A
-    segment may span several lines. Test sets are small, so the file is read as a whole.
-
-    Raises:
-        SyntaxDataError: a segment does not end
+    segment may span several lines, and one that does not end is an error. Test sets are small, so the file is read as
+    a whole.
     """
     text, translator = "\n".join(read_lines(path)), None
     for match in _SEGMENT.finditer(text):
@@ -89,14 +87,8 @@ def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
 def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:
     """The segments of one side of a test set in WMT's XML (from 2021): ``<seg>`` below ``<src>`` or ``<ref>``.
 
-    If a document has references by several translators, those of the first are taken.
-
-    Args:
-        element: ``src`` or ``ref``
-        lang: the language of the elements; elements without a language match
-
-    Raises:
-        SyntaxDataError: the file is not well-formed XML
+    If a document has references by several translators, those of the first are taken. Elements without a language
+    match any ``lang``.
     """
     try:
         root = ElementTree.fromstring("\n".join([*read_lines(path), ""]))
@@ -113,9 +105,6 @@ def read_aspec(path: Path) -> Iterator[dict[str, str]]:
 
     Training files have ``similarity ||| document ||| sentence ||| Japanese ||| English``; other files lack the
     similarity.
-
-    Raises:
-        SyntaxDataError: a line has another number of fields
     """
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("|||")
@@ -126,11 +115,7 @@ def read_aspec(path: Path) -> Iterator[dict[str, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[Row]:
-    """The first two columns of tab-separated values, without quoting: a tab always ends a field.
-
-    Raises:
-        SyntaxDataError: a line has no tab
-    """
+    """The first two columns of tab-separated values, without quoting: a tab always ends a field."""
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")
         if len(fields) < 2:
@@ -147,19 +132,12 @@ def read_side(path: Path) -> Iterator[str]:
 
 
 def parallel(*paths: Path) -> Iterator[Row]:
-    """Rows of parallel files: source, target, and further references.
-
-    Raises:
-        SyntaxDataError: the files differ in their number of sentences
-    """
+    """Rows of parallel files: source, target, and further references; see :func:`aligned`."""
     return aligned([read_side(path) for path in paths], paths)
 
 
 def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[Row]:
-    """Zip parallel streams into rows.
-
-    Args:
-        paths: the file of each stream, for errors
+    """Zip parallel streams, read from ``paths``, into rows.
 
     Raises:
         SyntaxDataError: a stream ends before another

@@ -27,11 +27,8 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
     """The word boundaries marked by pieces, without a parse. (The first piece of a line always begins a word.)
 
     subword-nmt marks all words. sentencepiece only marks words after a space; other pieces without letters and digits
-    count as separate words, since most words without a preceding space are punctuation or follow it.
-
-    Args:
-        symbols: pieces, as in a dictionary
-        kind: the kind of segmentation; None if each symbol is a word
+    count as separate words, since most words without a preceding space are punctuation or follow it. Without a
+    ``kind`` of segmentation, each symbol is a word.
     """
     if kind in ("subword_nmt", "words"):
         return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
@@ -40,7 +37,7 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
     marks = []
     for symbol in symbols:
         text = symbol.removeprefix(SPACE_MARK)
-        punctuation = bool(text) and not any(character.isalnum() for character in text)
+        punctuation = bool(text) and not any(map(str.isalnum, text))
         marks.append(WordMarks(symbol.startswith(SPACE_MARK) or punctuation, punctuation))
     return marks
 

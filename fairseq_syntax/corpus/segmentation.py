@@ -99,10 +99,9 @@ class Segmenter(ABC):
         return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
 
     def encode_words(self, words: Sequence[str], space_before: Sequence[bool]) -> list[list[str]]:
-        """The pieces of each word: at least one, without white space.
+        """The pieces of each surface token of a line, in order: at least one, without white space.
 
         Args:
-            words: the surface tokens of a line, in order
             space_before: whether a space precedes each word (True for the first)
 
         Raises:

@@ -92,12 +92,9 @@ def prepare_model(
 
 
 def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter: Segmenter) -> None:
-    """Check that writing a model does not leave existing pieces, but for ``remade``, without the model that made them.
+    """Raise SyntaxDataError if writing a model leaves existing pieces but ``remade`` without the model that made them.
 
     Otherwise raw text would be segmented differently from these pieces in translation, without an error.
-
-    Raises:
-        SyntaxDataError: there are such pieces
     """
     language, others = prefix.name.removeprefix("segmentation."), {path.name for path in remade}
     for record in sorted(prefix.parent.glob(f".*.{language}.made.json")):
@@ -148,8 +145,6 @@ def segment_file(
             raise SyntaxDataError("is empty", path=path)
         for note in notes:
             segmenter.altered.update(note["altered"])
-        if len(outputs) == 1 and (stale_parse := _stale_parse(step)) is not None:
-            stale_parse.unlink(missing_ok=True)
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
             if len(files) == 2:
@@ -162,8 +157,8 @@ def segment_file(
         Spacing(counts.pop("marks"), counts.pop("joined")).warn(path)
         return segmenter.note | counts
 
-    if len(outputs) == 1 and step.record() is None:
-        _stale_parse(step)  # raises an error before the work
+    if len(outputs) == 1:
+        _remove_stale_parse(outputs[0])
     note, was_done = map_parts(
         step,
         with_spans(parts_of(path, PART_LINES)),
@@ -180,26 +175,22 @@ def segment_file(
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 
-def _stale_parse(step: Step) -> Path | None:
-    """The parse of earlier pieces under the same name, which new pieces of a text invalidate; None without one.
+def _remove_stale_parse(pieces: Path) -> None:
+    """Remove the parse of earlier pieces under the same name, which new pieces of a text invalidate.
 
     Raises:
-        SyntaxDataError: the parse was not written by this command
+        SyntaxDataError: the parse was not written with the pieces
     """
-    pieces = step.outputs[0]
     parse = pieces.with_name(f"{pieces.name}.conllu")
     if not parse.exists():
-        return None
-    record = read_record(pieces) or {}
-    outputs = record.get("outputs") or {}
-    was_killed = not outputs and record.get("made_from") == step.made_from  # before it removed the parse
-    if parse.name not in outputs and not was_killed:
+        return
+    if parse.name not in ((read_record(pieces) or {}).get("outputs") or {}):
         raise SyntaxDataError(
             f"would be taken for the parse of {pieces.name}, and is not of its pieces",
             path=parse,
             hint="give it to --input, move it away, or give another --output",
         )
-    return parse
+    parse.unlink()
 
 
 def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:

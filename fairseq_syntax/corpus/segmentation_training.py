@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, is_conllu
 from fairseq_syntax.corpus.parallel_text import reservoir
 from fairseq_syntax.corpus.piece_marks import escape_sentencepiece, escape_subword_nmt
-from fairseq_syntax.corpus.segmentation import SEGMENTERS, Segmenter, WordSegmenter, spaces_before
+from fairseq_syntax.corpus.segmentation import SEGMENTERS, Segmenter, SubwordNmtSegmenter, WordSegmenter, spaces_before
 from fairseq_syntax.corpus.text_parts import TextPart, parts_of
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
@@ -49,19 +50,17 @@ def train_segmenter(
         threads: sentencepiece only; affects the last digit of the model's scores
 
     Raises:
-        SyntaxDataError: the files contain no word, the tool rejects the options, or as in :func:`fingerprints`
+        SyntaxDataError: the files contain no word, or the tool rejects the options
     """
-    training: dict = {"options": {}, "files": fingerprints(files)}
     if kind == WordSegmenter.kind:
-        return WordSegmenter(about={"training": training})
+        return WordSegmenter()
     lines = read_words(files, max_lines, seed)
-    options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
-    if kind == "sentencepiece":
-        options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
-        model, pieces = _train_sentencepiece(lines, options)
-    else:
+    if kind == SubwordNmtSegmenter.kind:
         model, pieces = _train_subword_nmt(lines, vocab_size)
-    return SEGMENTERS[kind](model, {"training": training | {"options": options}, "pieces": pieces})
+    else:
+        options: dict = {"vocab_size": vocab_size, "model_type": model_type, "num_threads": threads}
+        model, pieces = _train_sentencepiece(lines, character_coverage=character_coverage, **options)
+    return SEGMENTERS[kind](model, {"pieces": pieces})
 
 
 def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
@@ -102,7 +101,7 @@ def _has_words(part: TextPart) -> bool:
     return any(map(str.split, part.texts()))
 
 
-def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, int]:
+def _train_sentencepiece(lines: Iterable[Words], **options: Any) -> tuple[bytes, int]:
     import sentencepiece
 
     count = 0
@@ -125,10 +124,7 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
         sentencepiece.SentencePieceTrainer.train,
         sentence_iterator=sentences(),
         model_writer=output,
-        model_type=options["model_type"],
-        vocab_size=options["vocab_size"],
-        character_coverage=options["character_coverage"],
-        num_threads=options["threads"],
+        **options,
         normalization_rule_name="identity",
         pretokenization_delimiter=_BOUNDARY,
         hard_vocab_limit=False,
@@ -144,9 +140,8 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
             raise _no_words() from None
         if not isinstance(error, (RuntimeError, SystemError)):
             raise
-        raise SyntaxDataError(
-            f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
-        ) from error
+        message = f"sentencepiece cannot train such a model: {error}"
+        raise SyntaxDataError(message, hint="try another --vocab-size") from error
     model = output.getvalue()
     return model, len(sentencepiece.SentencePieceProcessor(model_proto=model))
 

@@ -32,8 +32,7 @@ class TextPart(NamedTuple):
 
     def parses(self) -> Iterator[ParsedLine]:
         """The parses of a part of a CoNLL-U file. Raises SyntaxDataError like ``read_conllu``."""
-        # `# lines` in the part counts the lines of the whole file; a part without sentences consists of empty lines
-        return ConlluReader(self.path, self.end, self.start, self.before, declared=self.end).read(self.rows)
+        return ConlluReader(self.path, self.end, self.start, self.before, is_part=True).read(self.rows)
 
     def lines(self) -> Iterator[str | ParsedLine]:
         """The texts or parses of the part, by the name of its file."""
@@ -62,11 +61,7 @@ def parts_of(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart
 
 
 def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:
-    """Split a text file, plain or compressed; the last part may have fewer lines.
-
-    Raises:
-        SyntaxDataError: the file cannot be read
-    """
+    """Split a text file, plain or compressed; the last part may have fewer lines."""
     lines, start = read_raw_lines(path), 0
     while rows := list(islice(lines, part_lines)):
         yield TextPart(os.fspath(path), start, start + len(rows), start, rows)
@@ -87,13 +82,10 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
-    """Split a CoNLL-U file, plain or compressed, into parts of its text; the last may have fewer lines.
-
-    Args:
-        n_lines: the number of lines in the text, if known
+    """Split a CoNLL-U file, plain or compressed, of a text of ``n_lines`` lines, if known.
 
     Raises:
-        SyntaxDataError: the file cannot be read, or its line numbers are invalid
+        SyntaxDataError: its line numbers are invalid
     """
     name, numbers = os.fspath(path), LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0

@@ -8,12 +8,9 @@ from fairseq_syntax.corpus.parsed_line import cycle_through, depths
 
 
 def without_cycles(heads: Sequence[int]) -> list[int]:
-    """The heads with the first word of each cycle as a root, as models treat them.
+    """The 0-based heads with the first word of each cycle as a root, its own head, as models treat them.
 
     Tokens of several words can cause cycles if their words have heads on both sides.
-
-    Args:
-        heads: 0-based head of each word; a root is its own head
     """
     trees = list(heads)
     while (first := cycle_through(trees)) is not None:
@@ -22,7 +19,9 @@ def without_cycles(heads: Sequence[int]) -> list[int]:
 
 
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
-    """Draw one or several trees as text.
+    """Draw one or several trees, of the text for each word, and 0-based heads, where a root is its own head.
+
+    The first word of a cycle is drawn as a root.
 
     .. code-block:: text
 
@@ -30,10 +29,6 @@ def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
         ╭─ man nsubj
         runs root
         ╰─ fast advmod
-
-    Args:
-        rows: the text for each word
-        heads: 0-based head of each word; a root is its own head; the first word of a cycle is drawn as a root
     """
     heads = without_cycles(heads)
     level = depths(heads)

@@ -16,6 +16,7 @@ from fairseq_syntax.cli import filter as command
 from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
+from fairseq_syntax.corpus.text_parts import conllu_parts, side_by_side
 from fairseq_syntax.runtime.parts import Parts
 
 EN = [
@@ -179,9 +180,8 @@ def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
         _sentence("w " * n, line=i + 1) for i, line in enumerate(plan) for n in line
     )
     path.write_bytes(gzip.compress(text.encode()))
-    blocks = list(conllu_blocks(str(path)))
-    assert [i for i, _ in blocks] == list(range(len(plan)))
-    for (_, block), line in zip(blocks, read_conllu(path, n_lines=len(plan)), strict=True):
+    blocks = [block for part in conllu_parts(path, 3) for block in conllu_blocks(part)]
+    for block, line in zip(blocks, read_conllu(path, n_lines=len(plan)), strict=True):
         assert [len(s) for s in ([r for r in b.splitlines() if r[0] != "#"] for b in block.split("\n\n") if b)] == [
             end - start for start, end in line.sentences
         ]
@@ -190,7 +190,7 @@ def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
 def test_a_line_number_beyond_reason_ends_at_once(tmp_path):
     (tmp_path / "text").write_text("a\n")
     (tmp_path / "parse").write_text("# line = 999999999\n1\ta\t_\tX\tX\t_\t0\troot\t_\t_\n\n")
-    with data_error("999999998", path="parse", line=1):
+    with data_error("999999999", path="parse", line=1):
         filter_files(
             [str(tmp_path / "text")],
             [str(tmp_path / "out")],
@@ -250,7 +250,7 @@ def test_a_file_that_changes_once_it_was_read_changes_nothing(corpus, monkeypatc
     other = other[:-1] if lines < 0 else [*other, "more" if changed != "conllu" else _sentence("more", line=8)]
 
     def then_changed(*given):
-        yield from chunks(*given)
+        yield from side_by_side(*given)
         (corpus / changed).write_text("".join(line + "\n" for line in other), encoding="utf-8")
 
     conllu = (str(parse), str(corpus / "out.conllu"))
@@ -258,9 +258,8 @@ def test_a_file_that_changes_once_it_was_read_changes_nothing(corpus, monkeypatc
     kept = (corpus / "out.conllu").read_bytes()
     for path in (*corpus.glob("out*"), *corpus.glob(".out*")):
         path.unlink()
-    chunks = filters._chunks
     with monkeypatch.context() as patch:
-        patch.setattr(filters, "_chunks", then_changed)
+        patch.setattr(filters, "side_by_side", then_changed)
         assert _filter(corpus, Limits(), conllu=conllu) == whole
     assert (corpus / "out.conllu").read_bytes() == kept
     if changed == "conllu" and lines < 0:

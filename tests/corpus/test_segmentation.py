@@ -280,7 +280,7 @@ def test_save_and_load(segmenters, tmp_path):
         loaded = load_segmenter(path)
         assert loaded.kind == segmenter.kind and loaded.fingerprint == segmenter.fingerprint
         assert loaded.encode_text("the telescope") == segmenter.encode_text("the telescope")
-        assert loaded.about["training"] == segmenter.about["training"]
+        assert loaded.pieces == segmenter.pieces > 0
         # The bare model, as a user would give their own, is recognised by what it holds.
         bare = load_segmenter(path.with_suffix(".model"))
         assert bare.kind == segmenter.kind and bare.fingerprint == segmenter.fingerprint

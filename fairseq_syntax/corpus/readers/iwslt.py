@@ -81,11 +81,7 @@ def download(data: Path, source: str, target: str, *, year: int = 2014) -> None:
 
 
 def cleaned(rows: Iterable[Row], langs: tuple[str, str]) -> bytes:
-    """Whether (0 or 1) Moses' ``clean-corpus-n.perl -ratio 1.5 … 1 175`` keeps each pair, in Moses' tokens.
-
-    Raises:
-        SyntaxDataError: sacremoses is not installed
-    """
+    """Whether (0 or 1) Moses' ``clean-corpus-n.perl -ratio 1.5 … 1 175`` keeps each pair, in Moses' tokens."""
     try:
         from sacremoses import MosesTokenizer
     except ImportError as error:

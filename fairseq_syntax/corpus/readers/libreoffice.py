@@ -65,11 +65,7 @@ Paragraphs = dict[Key, str]
 
 
 def read_package(path: Path) -> Paragraphs:
-    """Read the paragraphs of a language's package by page and id, sorted by the names of pages.
-
-    Raises:
-        SyntaxDataError: the package is damaged, or not a package of the help
-    """
+    """Read the paragraphs of a language's package by page and id, sorted by the names of pages."""
     pages = {}
     for name, content in package_files(path):
         match = re.fullmatch(r"(?:\./)?usr/share/libreoffice/help/[^/]+/text/(.+\.html)", name)

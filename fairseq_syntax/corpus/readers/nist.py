@@ -38,9 +38,10 @@ def read(
     """
     train = [find(data, f"train.{lang}", hint=HINT) for lang in (source, target)]
     splits = {"train": parallel(*train), "valid": (row[:2] for row in evaluation(data, valid))}
-    for name, rows in (*splits.items(), *((name, evaluation(data, name)) for name in tests)):
+    splits |= {name: evaluation(data, name) for name in tests}
+    for name, rows in splits.items():
         if lowercase:
-            rows = ((row[0], *(side.lower() for side in row[1:])) for row in rows)
+            rows = ((row[0], *map(str.lower, row[1:])) for row in rows)
         yield Split(name, rows)
 
 
@@ -53,11 +54,7 @@ def evaluation(data: Path, name: str) -> Iterator[Row]:
 
 
 def read_references(path: Path) -> list[list[str]]:
-    """Read the reference translations of a test set: one list of sentences per translator, in the order of the file.
-
-    Raises:
-        SyntaxDataError: a segment precedes the first ``sysid``, which names the translator
-    """
+    """Read the reference translations of a test set: one list of sentences per translator, in the order of the file."""
     sentences: dict[str, list[str]] = {}
     for translator, sentence in read_translations(path):
         if translator is None:

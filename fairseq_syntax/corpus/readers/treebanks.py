@@ -21,8 +21,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 
 FILES = {"train": "train", "valid": "dev", "test": "test"}
-_ID = re.compile(r"#\s*sent_id\s*=\s*(\S+)")
-_TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
+_COMMENT = re.compile(r"#\s*(sent_id|text)\s*=\s*(.*)")
 
 
 class TreebankSentence(NamedTuple):
@@ -58,22 +57,19 @@ def read(data: Path, source: str, target: str, *, trees: bool = False) -> Iterat
 
 
 def read_treebank(path: Path) -> dict[str, TreebankSentence]:
-    """Read the sentences of a CoNLL-U file by id, in order.
-
-    Raises:
-        SyntaxDataError: a sentence has no id, or an id occurs twice
-    """
+    """Read the sentences of a CoNLL-U file by id, in order; each has one, of its own."""
     sentences: dict[str, TreebankSentence] = {}
     for first, block in blocks(read_lines(path)):
         rows = [row for row in block if not is_blank(row)]
         if not rows:
             continue
-        matches = [next(filter(None, map(form.match, rows)), None) for form in (_ID, _TEXT)]
-        if matches[0] is None:
+        comments = {match[1]: match[2] for row in rows if (match := _COMMENT.match(row))}
+        sentence_id = comments.get("sent_id", "").strip()
+        if not sentence_id:
             raise SyntaxDataError(f"a sentence has no sent_id: {rows[0]!r}", path=path, line=first)
-        if matches[0][1] in sentences:
-            raise SyntaxDataError(f"the sent_id {matches[0][1]} occurs twice", path=path, line=first)
+        if sentence_id in sentences:
+            raise SyntaxDataError(f"the sent_id {sentence_id} occurs twice", path=path, line=first)
         words = [columns[1] for _, columns in surface_rows(rows)]
-        text = single_spaced(matches[1][1] if matches[1] else " ".join(words))
-        sentences[matches[0][1]] = TreebankSentence(rows, words, text)
+        text = single_spaced(comments.get("text") or " ".join(words))
+        sentences[sentence_id] = TreebankSentence(rows, words, text)
     return sentences

@@ -88,11 +88,7 @@ def download(
     valid: str = "newstest2015",
     tests: Sequence[str] = ("newstest2016",),
 ) -> None:
-    """Download the archives of missing corpora and test sets.
-
-    Raises:
-        SyntaxDataError: a corpus has no address, or a download fails
-    """
+    """Download the archives of missing corpora and test sets."""
     for name in corpora:
         if name not in ARCHIVES:
             hint = f"{', '.join(ARCHIVES)} can be" if name not in (*CWMT, "cwmt") else HINT_CWMT
