@@ -70,10 +70,9 @@ class LineNumbers:
         for first, block in blocks(rows, before + 1):
             number: int | None = None
             comments = 0
-            for place, row in enumerate(block):
+            for at, row in enumerate(block, first):
                 if row[:1] in ("#", b"#"):
-                    # If fewer comments than rows precede a comment, it is below a row of the sentence.
-                    number = self._comment(_text(row), first + place, number, within=place > comments)
+                    number = self._comment(_text(row), at, number)
                     comments += 1
             if len(block) > comments + is_blank(block[-1]):
                 yield Block(self._place(number, first), first, block)
@@ -82,13 +81,11 @@ class LineNumbers:
             else:
                 self._fail(f"'# line = {number}' has no sentence", first)
 
-    def _comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
+    def _comment(self, row: str, at: int, number: int | None) -> int | None:
         """The 1-based line number of a sentence after a comment in file line ``at``; ``number`` is that before it."""
         match = _COMMENT.match(row)
         if match is None:
             return number
-        if within:
-            self._fail(f"{quoted(row)} in the middle of a sentence", at, "a blank line ends a sentence")
         value = natural(match[2])
         if value is None or (value == 0 and match[1] == "line"):
             self._fail(f"not a number of lines: {quoted(row)}", at)

@@ -12,7 +12,7 @@ subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of th
 words           ``house``                    ``￭house``
 ==============  ===========================  =================================================================
 
-Text that contains these marks is escaped (:mod:`fairseq_syntax.corpus.piece_marks`). A piece that looks like a
+Text that contains these marks is escaped. A piece that looks like a
 special symbol of a fairseq dictionary, such as ``</s>``, is split in two.
 """
 
@@ -26,19 +26,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from fairseq_syntax.corpus.piece_marks import (
-    JOINER,
-    SEPARATOR,
-    SPACE_MARK,
-    escape_sentencepiece,
-    escape_subword_nmt,
-    unescape,
-)
 from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, read_json, write_json
+
+ESCAPE = "▂"  # escaped too if it occurs in a text
+JOINER = "￭"
+SEPARATOR = "@@"
+SPACE_MARK = "▁"
+
+_ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
+_UNESCAPES = {code: character for character, code in _ESCAPES.items()} | {"a": "@"}
+_ESCAPED = re.compile(f"{ESCAPE}([{''.join(_UNESCAPES)}])")
 
 FORMAT_VERSION = 1
 # The cache is limited by pieces rather than words, so that long unique words cannot fill a server's memory (about
@@ -56,6 +57,54 @@ _MERGE = re.compile(r"[^ ]+ [^ ]+\Z")
 def spaces_before(tokens: Sequence) -> list[bool]:
     """Whether a space precedes each surface token of a line; True for the first."""
     return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
+
+
+def _escape(text: str, characters: str) -> str:
+    return re.sub(f"[{characters}]", lambda match: ESCAPE + _ESCAPES[match[0]], text)
+
+
+def escape_sentencepiece(word: str) -> str:
+    """Escape a word for sentencepiece, so that it contains no ``▁``."""
+    return _escape(word, ESCAPE + SPACE_MARK)
+
+
+def escape_subword_nmt(word: str, space: bool) -> str:
+    """Escape a word for subword-nmt, so that it contains no space and does not end with ``@@``."""
+    word = _escape(word, ESCAPE + JOINER + " ")
+    if word.endswith(SEPARATOR):
+        word = word[:-1] + ESCAPE + "a"
+    return word if space else JOINER + word
+
+
+def unescape(text: str) -> str:
+    """Restore escaped marks in a text."""
+    return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
+
+
+class WordMarks(NamedTuple):
+    """The word boundaries marked by a piece: whether it begins a word, and whether the next piece does."""
+
+    starts: bool
+    ends: bool
+
+
+def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
+    """The word boundaries marked by pieces, without a parse. (The first piece of a line always begins a word.)
+
+    subword-nmt marks all words. sentencepiece only marks words after a space; other pieces without letters and digits
+    count as separate words, since most words without a preceding space are punctuation or follow it. Without a
+    ``kind`` of segmentation, each symbol is a word.
+    """
+    if kind in ("subword_nmt", "words"):
+        return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
+    if kind is None:
+        return [WordMarks(True, True) for _ in symbols]
+    marks = []
+    for symbol in symbols:
+        text = symbol.removeprefix(SPACE_MARK)
+        punctuation = bool(text) and not any(map(str.isalnum, text))
+        marks.append(WordMarks(symbol.startswith(SPACE_MARK) or punctuation, punctuation))
+    return marks
 
 
 class Segmenter(ABC):

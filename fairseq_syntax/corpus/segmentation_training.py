@@ -13,8 +13,15 @@ from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, is_conllu
 from fairseq_syntax.corpus.parallel_text import reservoir
-from fairseq_syntax.corpus.piece_marks import escape_sentencepiece, escape_subword_nmt
-from fairseq_syntax.corpus.segmentation import SEGMENTERS, Segmenter, SubwordNmtSegmenter, WordSegmenter, spaces_before
+from fairseq_syntax.corpus.segmentation import (
+    SEGMENTERS,
+    Segmenter,
+    SubwordNmtSegmenter,
+    WordSegmenter,
+    escape_sentencepiece,
+    escape_subword_nmt,
+    spaces_before,
+)
 from fairseq_syntax.corpus.text_parts import TextPart, parts_of
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError

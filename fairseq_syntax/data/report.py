@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_syntax.corpus.piece_marks import JOINER, SEPARATOR, SPACE_MARK, unescape
+from fairseq_syntax.corpus.parsed_line import draw_tree
+from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, unescape
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
-from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import dictionary_path, folder_and_language
 from fairseq_syntax.data.labels import LabelInventory, labels_path

@@ -45,7 +45,7 @@ def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[s
 
 
 def _undo_marks(pieces: Iterable[str]) -> str:
-    from fairseq_syntax.corpus.piece_marks import SEPARATOR
+    from fairseq_syntax.corpus.segmentation import SEPARATOR
 
     return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").rstrip(" ")
 

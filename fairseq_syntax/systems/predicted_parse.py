@@ -9,7 +9,7 @@ at inference, where no parse is given:
 - ``predicted_ldd``: LDD's unlabelled factor, ``P[i, w]`` itself at every piece of w.
 
 All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD, its row and
-column are 0. Word boundaries follow the segmentation's marks (:func:`~fairseq_syntax.corpus.piece_marks.word_marks`).
+column are 0. Word boundaries follow the segmentation's marks (:func:`~fairseq_syntax.corpus.segmentation.word_marks`).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class PredictedParse(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: Any, args: Namespace, task: SyntaxTask) -> PredictedParse:
-        from fairseq_syntax.corpus.piece_marks import word_marks
+        from fairseq_syntax.corpus.segmentation import word_marks
 
         dictionary, segmenter = task.source_dictionary, task.source_segmenter
         marks = word_marks(dictionary.symbols, segmenter.kind if segmenter else None)

@@ -597,7 +597,7 @@ def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
     site.files["nc.zip"] = buffer.getvalue()
     monkeypatch.setattr(wmt, "ARCHIVES", {"nc": f"{site.url}/nc.zip"})
     monkeypatch.setattr(wmt, "CHECKSUMS", {})
-    monkeypatch.setattr(wmt, "TESTS", {2015: f"{site.url}/2015/test.zip", 2016: f"{site.url}/2016/test.zip"})
+    monkeypatch.setattr(wmt, "TESTS", {f"newstest{year}": f"{site.url}/{year}/test.zip" for year in (2015, 2016)})
     for year in (2015, 2016):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as packed:

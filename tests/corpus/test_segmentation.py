@@ -21,8 +21,13 @@ from fairseq_syntax.cli import segment as segment_cli
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
-from fairseq_syntax.corpus.piece_marks import JOINER, SPACE_MARK
-from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, load_segmenter, spaces_before
+from fairseq_syntax.corpus.segmentation import (
+    JOINER,
+    SPACE_MARK,
+    SentencePieceSegmenter,
+    load_segmenter,
+    spaces_before,
+)
 from fairseq_syntax.corpus.segmentation_training import read_words, train_segmenter
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.data.preprocess import check_text

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
 from fairseq_syntax.cli import main as command
-from fairseq_syntax.corpus.parsed_line import depths
+from fairseq_syntax.corpus.parsed_line import depths, draw_tree, without_cycles
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import list_numbers
@@ -27,7 +27,6 @@ from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
-from fairseq_syntax.corpus.tree_drawing import draw_tree, without_cycles
 from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
 from fairseq_syntax.model import trees
 

@@ -10,7 +10,7 @@ from data_errors import data_error
 from random_parses import EOS, PAD, Line, pad, random_line
 from tiny_syntax import sample, tiny_model
 
-from fairseq_syntax.corpus.piece_marks import word_marks
+from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.systems import predicted_parse
 from fairseq_syntax.systems.predicted_parse import (
     PredictedConfig,

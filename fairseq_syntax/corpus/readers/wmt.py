@@ -33,17 +33,17 @@ ARCHIVES = {
     "SETIMES2": "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-tr.txt.zip",
 }
 TESTS = {
-    2013: "https://www.statmt.org/wmt14/dev.tgz",
-    2014: "https://www.statmt.org/wmt14/test-full.tgz",
-    2015: "https://www.statmt.org/wmt15/test.tgz",
-    2016: f"{STATMT}/wmt16/translation-task/test.tgz",
-    2017: f"{STATMT}/wmt17/translation-task/test.tgz",
+    "newstest2013": "https://www.statmt.org/wmt14/dev.tgz",
+    "newstest2014": "https://www.statmt.org/wmt14/test-full.tgz",
+    "newstest2015": "https://www.statmt.org/wmt15/test.tgz",
+    "newstest2016": f"{STATMT}/wmt16/translation-task/test.tgz",
+    "newstest2017": f"{STATMT}/wmt17/translation-task/test.tgz",
 }
 CHECKSUMS = {
-    2014: "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
-    2015: "md5:67e3beca15e69fe3d36de149da0a96df",
-    2016: "md5:3d809cd0c2c86adb2c67034d15c4e446",
-    2017: "md5:86a1724c276004aa25455ae2a04cef26",
+    "newstest2014": "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
+    "newstest2015": "md5:67e3beca15e69fe3d36de149da0a96df",
+    "newstest2016": "md5:3d809cd0c2c86adb2c67034d15c4e446",
+    "newstest2017": "md5:86a1724c276004aa25455ae2a04cef26",
 }
 BOOKS = range(1, 21)
 CWMT = {
@@ -95,14 +95,11 @@ def download(
             raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
     fetch_all(dict.fromkeys(ARCHIVES[name] for name in corpora), data)
     for name in dict.fromkeys([valid, *tests]):
-        year = int(digits) if (digits := name.removeprefix("newstest")).isdigit() else 0
-        if year not in TESTS:
-            hint = f"those of {', '.join(map(str, TESTS))} can be"
-            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
+        if name not in TESTS:
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=f"{', '.join(TESTS)} can be")
         # One folder each, since archives of several years are named test.tgz.
-        archive = TESTS[year].rsplit("/", 1)[-1]
-        checksums = {archive: CHECKSUMS[year]} if year in CHECKSUMS else None
-        fetch_all([TESTS[year]], data / name, checksums)
+        archive = TESTS[name].rsplit("/", 1)[-1]
+        fetch_all([TESTS[name]], data / name, {archive: CHECKSUMS[name]} if name in CHECKSUMS else None)
 
 
 def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
