@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
+    from fairseq_syntax.corpus.multitask import Doubling, write_multitask
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -64,12 +64,9 @@ def main(args: argparse.Namespace) -> int:
     read = [f"{prefix}.{lang}" for prefix, _ in corpora for lang in langs]
     check_outputs([outdir / Path(path).name for path in read], read)
     then = f"fairseq-preprocess -s {langs[0]} -t {langs[1]} --trainpref {outdir}/TRAIN --destdir BIN"
-    for prefix, doubled in corpora:
+    for prefix, parsed in corpora:
         doubling = Doubling(prefix, *langs, tuple(args.tags), args.form, args.words)
         out = str(outdir / Path(prefix).name)
-        if doubled:
-            print(write_doubled(doubling, out, seed=args.seed, workers=args.workers))
-        else:
-            print(write_tagged(doubling, out))
+        print(write_multitask(doubling, out, parsed=parsed, seed=args.seed, workers=args.workers))
     print(f"next: {then}")
     return 0

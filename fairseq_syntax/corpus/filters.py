@@ -18,14 +18,13 @@ from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.header import PARSED_WITH, header, parsed_with
 from fairseq_syntax.corpus.line_numbers import LineNumbers, is_line_comment
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open,
     check_outputs,
     check_rereadable,
-    count_raw_lines,
     decode_line,
 )
 from fairseq_syntax.runtime.jobs import Step
@@ -172,11 +171,7 @@ def filter_files(
     read = [path for path in (*inputs, parse) if path]
     check_outputs(targets, read)
     check_rereadable("it is read several times", *read)
-    total = count_raw_lines(inputs[0])
-    for path in inputs:
-        if (lines := count_raw_lines(path)) != total or not lines:
-            message = f"has {lines} lines, and {inputs[0]} has {total}" if total else "the file is empty"
-            raise SyntaxDataError(message, path=path)
+    total = count_parallel_lines(inputs)
     options = {"limits": asdict(limits), "parse": bool(parse), "removed": bool(removed)}
     step = Step.of("filter", targets, read, **options)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
-from fairseq_syntax.corpus.parallel_text import aligned
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, atomic_open, errors_in, read_lines
+from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, errors_in
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 
@@ -39,49 +40,36 @@ class Doubling:
     words: bool = False
 
     def files(self, prefix: str) -> list[str]:
-        """The files of both sides."""
+        """The files of both sides with a prefix."""
         return [f"{prefix}.{lang}" for lang in (self.src, self.tgt)]
 
-    @property
-    def texts(self) -> list[str]:
-        """The files of pieces."""
-        return self.files(self.prefix)
 
-    def read_pairs(self) -> Iterator[tuple[str, ...]]:
-        """Read the lines of both sides of the corpus.
+def write_multitask(doubling: Doubling, out: str, *, parsed: bool = True, seed: int = 1, workers: int = 1) -> str:
+    """Write ``OUT.SRC`` and ``OUT.TGT``: each sentence with the tag for translation and its translation.
 
-        Raises:
-            SyntaxDataError: the sides differ in their number of lines, or the source contains a tag
-        """
-        for number, pair in enumerate(aligned([*map(read_lines, self.texts)], self.texts), start=1):
-            for tag in self.tags:
-                if tag in pair[0].split():
-                    message, hint = f"the text contains {tag}", "choose other --tags"
-                    raise SyntaxDataError(message, path=self.texts[0], line=number, hint=hint)
-            yield pair
-
-
-def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int = 1) -> str:
-    """Write ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled by ``seed``.
-
-    Linearized parses are made in parts by ``workers`` processes, and a killed run resumes with the missing ones. All
-    lines are then written to a temporary file and read back in random order, which takes 8 bytes of memory per line.
-    Returns a line of report.
+    If ``parsed``, each also comes with its parse, and all are shuffled by ``seed``. The lines are made in parts by
+    ``workers`` processes, and a killed run resumes with the missing ones. They are then written to a temporary file and
+    read back in random order, which takes 8 bytes of memory per line. Returns a line of report.
 
     Raises:
         SyntaxDataError: the input is invalid, or a file cannot be written
     """
-    step = _step(doubling, out, "doubled", seed=seed)
-    total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
-
-    sides = [text_parts(path, PART_LINES) for path in doubling.texts]
-    sides.append(conllu_parts(f"{doubling.texts[0]}.conllu", PART_LINES, n_lines=total))
+    texts = doubling.files(doubling.prefix)
+    parse = [f"{texts[0]}.conllu"] if parsed else []
+    options: dict[str, Any] = {"tags": doubling.tags, "form": doubling.form, "words": doubling.words}
+    if parsed:
+        options["seed"] = seed
+    name = f"multitask, {'doubled' if parsed else 'tagged'}"
+    step = Step.of(name, doubling.files(out), [*texts, *parse], **options)
+    total = count_parallel_lines(texts)
+    sides = [text_parts(path, PART_LINES) for path in texts]
+    sides += [conllu_parts(path, PART_LINES, n_lines=total) for path in parse]
 
     def merge(made: MadeParts) -> dict[str, int]:
         crossing, order, parses = 0, array("q"), array("q")
         asks_parse = f"{doubling.tags[1]} ".encode()
         folder = Path(out).parent
-        with as_data_error(folder), tempfile.TemporaryFile(dir=folder) as spool:
+        with as_data_error(folder), tempfile.TemporaryFile(dir=folder) as spool, ExitStack() as stack:
             for note, body in made:
                 crossing += note["crossing"]
                 place = spool.tell()
@@ -91,15 +79,14 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
                     (parses if source.startswith(asks_parse) else order).append(place)
                     place += len(source) + len(target) + 2
             counts = {"translations": len(order), "parses": len(parses), "crossing": crossing}
-            order.extend(parses)
-            random.Random(seed).shuffle(order)
-
-            def shuffled() -> Iterator[tuple[str, str]]:
-                for place in order:
-                    spool.seek(place)
-                    yield spool.readline().decode()[:-1], spool.readline().decode()[:-1]
-
-            _write_pairs(doubling, out, shuffled())
+            if parsed:
+                order.extend(parses)
+                random.Random(seed).shuffle(order)
+            files = [stack.enter_context(atomic_open_binary(path)) for path in step.outputs]
+            for place in order:
+                spool.seek(place)
+                for file in files:
+                    file.write(spool.readline())
         return counts
 
     note, was_done = map_parts(
@@ -113,54 +100,31 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     )
     if was_done:
         return f"{out}: up to date"
-    lost = ""
-    if doubling.form == "brackets":
-        lost = f", {note['crossing']} of them with crossing arcs, whose word order brackets lose"
-    return f"{out}: {note['translations']} translations and {note['parses']} parses{lost}"
+    report = f"{out}: {note['translations']} translations"
+    if parsed:
+        report += f" and {note['parses']} parses"
+        if doubling.form == "brackets":
+            report += f", {note['crossing']} of them with crossing arcs, whose word order brackets lose"
+    return report
 
 
 def _double_part(doubling: Doubling, parts: tuple[TextPart, ...]) -> Made:
-    """Make two lines from each pair of a part; the note contains the number of parses with crossing arcs."""
-    texts, targets, parses = parts
+    """Make two lines from each pair of a part, and two from each parse; the note counts parses with crossing arcs."""
+    texts, targets, *parses = parts
     translate, parse = doubling.tags
     rows: list[str] = []
     crossing = 0
-    for text, target, line in zip(texts.texts(), targets.texts(), parses.parses(), strict=True):
+    lines = parses[0].parses() if parses else repeat(None)
+    for number, (text, target, line) in enumerate(zip(texts.texts(), targets.texts(), lines), texts.start + 1):
+        pieces = text.split()
+        for tag in doubling.tags:
+            if tag in pieces:
+                hint = "choose other --tags"
+                raise SyntaxDataError(f"the text contains {tag}", path=texts.path, line=number, hint=hint)
         rows += [f"{translate} {text} {translate}", target]
-        if line.words:
-            with errors_in(parses.path):
-                symbols = piece_symbols(line, text.split()) if doubling.words else None
-            linearized = " ".join(linearize(line, doubling.form, symbols))
-            rows += [f"{parse} {text} {parse}", linearized]
+        if line is not None and line.words:
+            with errors_in(parses[0].path):
+                symbols = piece_symbols(line, pieces) if doubling.words else None
+            rows += [f"{parse} {text} {parse}", " ".join(linearize(line, doubling.form, symbols))]
             crossing += not is_projective(line)
     return {"crossing": crossing}, "\n".join([*rows, ""]).encode()
-
-
-def write_tagged(doubling: Doubling, out: str) -> str:
-    """Write the corpus with the tag for translation, in order; returns a line of report."""
-    tag = doubling.tags[0]
-    step = _step(doubling, out, "tagged")
-    with step.making() as record:
-        if record is not None:
-            return f"{out}: up to date"
-        step.begin()
-        count = _write_pairs(doubling, out, ((f"{tag} {s} {tag}", t) for s, t in doubling.read_pairs()))
-        step.finish({"translations": count})
-    return f"{out}: {count} translations"
-
-
-def _step(doubling: Doubling, out: str, kind: str, **options: object) -> Step:
-    inputs = [*doubling.texts, *([f"{doubling.texts[0]}.conllu"] if kind == "doubled" else [])]
-    options |= {"tags": doubling.tags, "form": doubling.form, "words": doubling.words}
-    return Step.of(f"multitask, {kind}", doubling.files(out), inputs, **options)
-
-
-def _write_pairs(doubling: Doubling, out: str, pairs: Iterable[tuple[str, str]]) -> int:
-    """Write both sides atomically; returns the number of pairs."""
-    count = 0
-    with atomic_open(f"{out}.{doubling.src}") as source, atomic_open(f"{out}.{doubling.tgt}") as target:
-        for s, t in pairs:
-            source.write(f"{s}\n")
-            target.write(f"{t}\n")
-            count += 1
-    return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
 from fairseq_syntax.corpus.line_numbers import LineNumbers, declared_in
 from fairseq_syntax.corpus.parsed_line import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import count_raw_lines, decode_line, read_raw_lines
 from fairseq_syntax.runtime.parts import Span
 
@@ -73,6 +74,19 @@ def count_lines(path: str | os.PathLike[str]) -> int | None:
     if not is_conllu(path):
         return count_raw_lines(path)
     return declared_in(next(_rows(path), b"").decode("ascii", "replace").rstrip("\r\n"))
+
+
+def count_parallel_lines(paths: Sequence[str]) -> int:
+    """The number of lines of each of some parallel texts. Raises SyntaxDataError if they differ, or all are empty."""
+    counts = [count_raw_lines(path) for path in paths]
+    total, shortest = max(counts), min(counts)
+    if shortest < total:
+        message = f"ends after {shortest} lines, and {paths[counts.index(total)]} goes on"
+        hint = "they are not the two sides of one corpus, or one is cut off"
+        raise SyntaxDataError(message, path=paths[counts.index(shortest)], line=shortest, hint=hint)
+    if not total:
+        raise SyntaxDataError("the file is empty", path=paths[0])
+    return total
 
 
 def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
