@@ -31,7 +31,7 @@ class DamagedArchive(SyntaxDataError):
     """The error for a damaged archive, which must be downloaded again."""
 
 
-def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
+def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str | None] | None = None) -> None:
     """Download files into a folder by :func:`fetch`, with the checksums by file name; existing files are kept."""
     make_folder(folder)
     for url in urls:

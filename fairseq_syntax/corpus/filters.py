@@ -21,12 +21,7 @@ from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import (
-    atomic_open,
-    check_outputs,
-    check_rereadable,
-    decode_line,
-)
+from fairseq_syntax.runtime.files import atomic_open, check_outputs, check_rereadable, decode_line
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 

@@ -78,11 +78,8 @@ def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
     counts = [token.pieces or 0 for token in line.tokens]  # 0 if the parse does not record it
     if 0 in counts or sum(counts) != len(pieces):
         have = "no number of" if 0 in counts else sum(counts)
-        raise SyntaxDataError(
-            f"the parse has {have} pieces, the text of this line {len(pieces)}",
-            line=line.file_line,
-            hint="make both by one run of `fairseq-syntax segment`",
-        )
+        message = f"the parse has {have} pieces, the text of this line {len(pieces)}"
+        raise SyntaxDataError(message, line=line.file_line, hint="make both by one run of `fairseq-syntax segment`")
     symbols: list[list[str]] = [[NO_TAG] for _ in line.words]
     rest = iter(pieces)
     for token, count in zip(line.tokens, counts):

@@ -233,10 +233,8 @@ class SentencePieceSegmenter(Segmenter):
         names = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         marked = [name for name in names if name.strip(SPACE_MARK)]
         if sum(name.endswith(SPACE_MARK) for name in marked) > sum(name.startswith(SPACE_MARK) for name in marked):
-            raise SyntaxDataError(
-                "the sentencepiece model marks the end of words (treat_whitespace_as_suffix), not their beginning",
-                hint="train it without that option",
-            )
+            message = "the sentencepiece model marks the end of words (treat_whitespace_as_suffix), not their beginning"
+            raise SyntaxDataError(message, hint="train it without that option")
         self._byte_pieces = {name for i, name in enumerate(names) if self._processor.is_byte(i)}
 
     def _encode(self, text: str, space: bool) -> list[str]:
@@ -332,21 +330,17 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
         model_path = Path(path).parent / about["model"]
         model = read_bytes(model_path)
         if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
-            raise SyntaxDataError(
-                "not the model that its .json describes (fingerprints differ)",
-                path=model_path,
-                hint="put its own model back, or train again: fairseq-syntax segment --train … --overwrite",
-            )
+            hint = "put its own model back, or train again: fairseq-syntax segment --train … --overwrite"
+            message = "not the model that its .json describes (fingerprints differ)"
+            raise SyntaxDataError(message, path=model_path, hint=hint)
     elif not _looks_like_codes(raw):
         kind = SentencePieceSegmenter.kind
     elif b"</w>" in raw:
         kind = SubwordNmtSegmenter.kind
     else:
-        raise SyntaxDataError(
-            "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt",
-            path=path,
-            hint="a vocabulary, a dictionary and the merges of other tools look like them",
-        )
+        hint = "a vocabulary, a dictionary and the merges of other tools look like them"
+        message = "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt"
+        raise SyntaxDataError(message, path=path, hint=hint)
     notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
     try:
         with errors_in(model_path):

@@ -103,13 +103,9 @@ def _check_no_pieces_orphaned(prefix: Path, remade: Collection[Path], segmenter:
         if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
             continue
         if any(note.get(key) != value for key, value in segmenter.note.items()):
-            about = f"{prefix}.json"
-            raise SyntaxDataError(
-                f"would be replaced, and {name} beside it is cut by it",
-                path=about,
-                hint=f"cut more files by it with --model {about}, give all files at once, or another --output "
-                "(--overwrite replaces it)",
-            )
+            about, message = f"{prefix}.json", f"would be replaced, and {name} beside it is cut by it"
+            hint = f"cut more files by it with --model {about}, give all files at once, or another --output "
+            raise SyntaxDataError(message, path=about, hint=hint + "(--overwrite replaces it)")
 
 
 def segment_file(
@@ -185,11 +181,8 @@ def _remove_stale_parse(pieces: Path) -> None:
     if not parse.exists():
         return
     if parse.name not in ((read_record(pieces) or {}).get("outputs") or {}):
-        raise SyntaxDataError(
-            f"would be taken for the parse of {pieces.name}, and is not of its pieces",
-            path=parse,
-            hint="give it to --input, move it away, or give another --output",
-        )
+        message = f"would be taken for the parse of {pieces.name}, and is not of its pieces"
+        raise SyntaxDataError(message, path=parse, hint="give it to --input, move it away, or give another --output")
     parse.unlink()
 
 

@@ -596,8 +596,9 @@ def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
             packed.writestr(f"training/nc.de-en.{lang}", text)
     site.files["nc.zip"] = buffer.getvalue()
     monkeypatch.setattr(wmt, "ARCHIVES", {"nc": f"{site.url}/nc.zip"})
-    monkeypatch.setattr(wmt, "CHECKSUMS", {})
-    monkeypatch.setattr(wmt, "TESTS", {f"newstest{year}": f"{site.url}/{year}/test.zip" for year in (2015, 2016)})
+    monkeypatch.setattr(
+        wmt, "TESTS", {f"newstest{year}": (f"{site.url}/{year}/test.zip", None) for year in (2015, 2016)}
+    )
     for year in (2015, 2016):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as packed:

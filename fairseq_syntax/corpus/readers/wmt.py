@@ -32,18 +32,13 @@ ARCHIVES = {
     "rapid2016": f"{STATMT}/wmt17/translation-task/rapid2016.tgz",
     "SETIMES2": "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-tr.txt.zip",
 }
+# The addresses of the test sets, and sacrebleu's checksums.
 TESTS = {
-    "newstest2013": "https://www.statmt.org/wmt14/dev.tgz",
-    "newstest2014": "https://www.statmt.org/wmt14/test-full.tgz",
-    "newstest2015": "https://www.statmt.org/wmt15/test.tgz",
-    "newstest2016": f"{STATMT}/wmt16/translation-task/test.tgz",
-    "newstest2017": f"{STATMT}/wmt17/translation-task/test.tgz",
-}
-CHECKSUMS = {
-    "newstest2014": "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
-    "newstest2015": "md5:67e3beca15e69fe3d36de149da0a96df",
-    "newstest2016": "md5:3d809cd0c2c86adb2c67034d15c4e446",
-    "newstest2017": "md5:86a1724c276004aa25455ae2a04cef26",
+    "newstest2013": ("https://www.statmt.org/wmt14/dev.tgz", None),
+    "newstest2014": ("https://www.statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a"),
+    "newstest2015": ("https://www.statmt.org/wmt15/test.tgz", "md5:67e3beca15e69fe3d36de149da0a96df"),
+    "newstest2016": (f"{STATMT}/wmt16/translation-task/test.tgz", "md5:3d809cd0c2c86adb2c67034d15c4e446"),
+    "newstest2017": (f"{STATMT}/wmt17/translation-task/test.tgz", "md5:86a1724c276004aa25455ae2a04cef26"),
 }
 BOOKS = range(1, 21)
 CWMT = {
@@ -98,8 +93,8 @@ def download(
         if name not in TESTS:
             raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=f"{', '.join(TESTS)} can be")
         # One folder each, since archives of several years are named test.tgz.
-        archive = TESTS[name].rsplit("/", 1)[-1]
-        fetch_all([TESTS[name]], data / name, {archive: CHECKSUMS[name]} if name in CHECKSUMS else None)
+        url, checksum = TESTS[name]
+        fetch_all([url], data / name, {url.rsplit("/", 1)[-1]: checksum})
 
 
 def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
