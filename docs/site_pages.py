@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from fairseq_syntax.corpus.linearize import linearize
+from fairseq_syntax.corpus.multitask import linearize
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

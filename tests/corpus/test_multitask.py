@@ -12,7 +12,7 @@ from random_parses import random_tree
 from fairseq_syntax.cli import multitask
 from fairseq_syntax.corpus import multitask as doubling
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, parse_conllu_block, write_conllu
-from fairseq_syntax.corpus.linearize import is_projective, linearize
+from fairseq_syntax.corpus.multitask import is_projective, linearize
 
 
 def parsed(heads, labels=None):

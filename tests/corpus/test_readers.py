@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus import downloads
-from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
+from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
 from fairseq_syntax.corpus.parallel_text import (
     parallel,
     read_aspec,
@@ -35,7 +35,6 @@ from fairseq_syntax.corpus.parallel_text import (
     unescape,
 )
 from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
-from fairseq_syntax.corpus.word_segmentation import worded
 from fairseq_syntax.errors import SyntaxDataError
 
 # Sentences as files hold them: words with single spaces, of any script, with what markup must escape.

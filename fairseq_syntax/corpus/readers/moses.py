@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_syntax.corpus.downloads import find_sides
+from fairseq_syntax.corpus.gathering import worded
 from fairseq_syntax.corpus.parallel_text import Row, Split, aligned, read_text
-from fairseq_syntax.corpus.word_segmentation import worded
 
 HINT = "fetch the corpus by hand, and put its files here"
 
@@ -41,7 +41,7 @@ def read(
 
     Args:
         name: the prefix of the file names
-        words: for each language, a program that puts spaces between words (:mod:`.word_segmentation`)
+        words: for each language, a program that puts spaces between words (:func:`.worded`)
         train_pairs: the number of random training pairs (default: all that are left)
         max_length: the maximum number of words in a training or validation source
         valid_pairs: the number of random validation pairs
