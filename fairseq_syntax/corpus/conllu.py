@@ -128,7 +128,11 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
         SyntaxDataError: a word or label is not a valid column: empty, with a tab or line break, a word of only white
             space, or a label surrounded by white space
     """
-    _check_columns(line)
+    words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
+    wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
+    wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
+    if wrong:
+        raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
     arcs: dict[int, list[str]] = {}
     if line.arcs == [] and line.words:
         arcs[0] = []  # marks a word that has a distribution, all of it below the threshold
@@ -160,15 +164,6 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
             )
         rows.append("")
     return "\n".join(rows) + "\n" if rows else ""
-
-
-def _check_columns(line: ParsedLine) -> None:
-    """Check the words and labels of a line; see :func:`format_conllu`."""
-    words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
-    wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
-    wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
-    if wrong:
-        raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
 
 
 def write_conllu(file: IO[str], line: ParsedLine) -> None:

@@ -62,6 +62,9 @@ def train_segmenter(
     if kind == WordSegmenter.kind:
         return WordSegmenter()
     lines = read_words(files, max_lines, seed)
+    if (first := next(lines, None)) is None:
+        raise SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
+    lines = chain([first], lines)
     if kind == SubwordNmtSegmenter.kind:
         model, pieces = _train_subword_nmt(lines, vocab_size)
     else:
@@ -111,16 +114,14 @@ def _has_words(part: TextPart) -> bool:
 def _train_sentencepiece(lines: Iterable[Words], **options: Any) -> tuple[bytes, int]:
     import sentencepiece
 
-    count = 0
     wrong: Exception | None = None
 
     def sentences() -> Iterator[str]:
-        nonlocal count, wrong
+        nonlocal wrong
         try:
             for words, spaces in lines:
                 escaped = [escape_sentencepiece(single_spaced(word)) for word in words]
                 text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
-                count += 1
                 yield text
         except Exception as error:
             wrong = error  # sentencepiece does not pass it on
@@ -143,8 +144,6 @@ def _train_sentencepiece(lines: Iterable[Words], **options: Any) -> tuple[bytes,
     except Exception as error:  # sentencepiece 0.2.0 turns errors of the iterator into SystemError
         if wrong is not None:
             raise wrong from None
-        if not count:
-            raise _no_words() from None
         if not isinstance(error, (RuntimeError, SystemError)):
             raise
         message = f"sentencepiece cannot train such a model: {error}"
@@ -153,18 +152,12 @@ def _train_sentencepiece(lines: Iterable[Words], **options: Any) -> tuple[bytes,
     return model, len(sentencepiece.SentencePieceProcessor(model_proto=model))
 
 
-def _no_words() -> SyntaxDataError:
-    return SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
-
-
 def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, int]:
     from subword_nmt.learn_bpe import learn_bpe
 
     counts: Counter[str] = Counter()
     for words, spaces in lines:
         counts.update(escape_subword_nmt(single_spaced(word), space) for word, space in zip(words, spaces))
-    if not counts:
-        raise _no_words()
     # The initial symbols as in subword-nmt, which distinguishes characters at the end of a word.
     characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
     if vocab_size <= characters or not any(len(word) > 1 for word in counts):

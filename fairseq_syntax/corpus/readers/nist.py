@@ -46,18 +46,12 @@ def read(
 
 
 def evaluation(data: Path, name: str) -> Iterator[Row]:
-    """Read a test set: the source and all references."""
-    source = find(data, f"{name}-src.sgm", hint=HINT)
-    paths = [source, find(data, f"{name}-ref.sgm", hint=HINT)]
-    references = read_references(paths[1])
-    return aligned([read_segments(source), *references], [source, *[paths[1]] * len(references)])
-
-
-def read_references(path: Path) -> list[list[str]]:
-    """Read the reference translations of a test set: one list of sentences per translator, in the order of the file."""
-    sentences: dict[str, list[str]] = {}
-    for translator, sentence in read_translations(path):
+    """Read a test set: the source and all references, one per translator, in the order of the file."""
+    source, reference = (find(data, f"{name}-{side}.sgm", hint=HINT) for side in ("src", "ref"))
+    references: dict[str, list[str]] = {}
+    for translator, sentence in read_translations(reference):
         if translator is None:
-            raise SyntaxDataError("a segment of no translator: no <refset> or <DOC> with a sysid before it", path=path)
-        sentences.setdefault(translator, []).append(sentence)
-    return list(sentences.values())
+            message = "a segment of no translator: no <refset> or <DOC> with a sysid before it"
+            raise SyntaxDataError(message, path=reference)
+        references.setdefault(translator, []).append(sentence)
+    return aligned([read_segments(source), *references.values()], [source, *[reference] * len(references)])
