@@ -10,7 +10,7 @@ site, like the archives of 2015.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from pathlib import Path
 
 from fairseq_syntax.corpus.downloads import fetch_all, find_sides
@@ -63,8 +63,7 @@ def read(
         number = accumulate(kept)  # the number of each pair among the kept ones
         parts = bytes(0 if not keep else 2 if n % EVERY == 0 else 1 for keep, n in zip(kept, number))
         for split, part in (("train", 1), ("valid", 2)):
-            rows = zip(parallel(*train), parts, strict=True)
-            yield Split(split, (row for row, its_part in rows if its_part == part))
+            yield Split(split, compress(parallel(*train), (each == part for each in parts)))
     if not tests:
         yield Split("test", chain(*map(evaluation, FAIRSEQ_TESTS)))
     for name in tests:

@@ -61,9 +61,6 @@ class Key(NamedTuple):
 Paragraphs = dict[Key, str]
 
 
-# -- pages -------------------------------------------------------------------------------------------------------------
-
-
 def read_package(path: Path) -> Paragraphs:
     """Read the paragraphs of a language's package by page and id, sorted by the names of pages."""
     pages = {}
@@ -108,9 +105,6 @@ def default_variant(markup: str) -> str:
                 hidden_from = None
             depth -= 1
     return "".join(kept)
-
-
-# -- selection of paragraphs -------------------------------------------------------------------------------------------
 
 
 def is_prose(text: str) -> bool:
@@ -170,9 +164,6 @@ def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -
     return list(best.values())
 
 
-# -- near copies -------------------------------------------------------------------------------------------------------
-
-
 def masked(text: str) -> list[str]:
     """The words with numbers and quoted names masked, lowercased, so that instances of a template are equal."""
     return lowercase_words(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
@@ -223,8 +214,6 @@ class NearCopies:
         return Counter(number for gram in grams for number in self._with.get(gram, ()))
 
 
-# -- the corpus --------------------------------------------------------------------------------------------------------
-
 Parts = dict[str, list[Paragraph]]
 
 
@@ -268,9 +257,6 @@ def digest(parts: Parts, languages: Iterable[str]) -> str:
             for pair in pairs(paragraphs, language):
                 content.update("\t".join([*pair, ""]).encode())
     return content.hexdigest()
-
-
-# -- the reader --------------------------------------------------------------------------------------------------------
 
 
 def read(
