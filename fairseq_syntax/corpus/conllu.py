@@ -22,12 +22,27 @@ from typing import IO, Any
 
 from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, ConlluReader
 from fairseq_syntax.corpus.line_numbers import is_line_comment
-from fairseq_syntax.corpus.parsed_line import ParsedLine
-from fairseq_syntax.corpus.parsed_line import Token as Token
-from fairseq_syntax.corpus.parsed_line import owner as owner
-from fairseq_syntax.corpus.parsed_line import text_of as text_of
+from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, owner, text_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import is_read_once, read_raw_lines, uncompressed_name
+
+__all__ = [
+    "ParsedLine",
+    "Token",
+    "begins_sentence",
+    "check_text",
+    "flatten",
+    "format_conllu",
+    "is_conllu",
+    "owner",
+    "parse_conllu_block",
+    "read_conllu",
+    "surface_rows",
+    "text_of",
+    "unflatten",
+    "with_spaces",
+    "write_conllu",
+]
 
 _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
 

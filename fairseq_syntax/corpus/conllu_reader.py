@@ -20,6 +20,7 @@ _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]{,8})-([1-9][0-9]{,8})\Z", re.ASCII)
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
+_ARC = re.compile(r"([0-9]{1,9}):(.+):((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\Z", re.DOTALL)
 _COLUMN_NAMES = re.compile(r"#\s*global\.columns\s*=(.*)")
 
 Row = tuple[int, list[str]]  # its line in the file, and its columns
@@ -182,20 +183,14 @@ class ConlluReader:
                 continue
             line.arcs = [] if line.arcs is None else line.arcs
             for arc in value[5:].split(",") if len(value) > 5 else ():
-                head_text, _, rest = arc.partition(":")
-                label, _, p_text = rest.rpartition(":")
-                head = natural(head_text)
-                if head is None or not label:
+                if (match := _ARC.match(arc)) is None:
                     self.fail(f"not an arc HEAD:LABEL:P: {quoted(arc)}", at)
+                head, label, p = int(match[1]), match[2], float(match[3])
                 parent = head - 1 + offset if head else index
                 if head > n_words or (parent == index and head):
                     self.fail(f"arc {quoted(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at)
-                try:
-                    p = float(p_text)
-                except ValueError:
-                    p = -1.0
-                if not 0.0 <= p <= 1.0:
-                    self.fail(f"the probability of the arc {quoted(arc)} is not in [0, 1]", at)
+                if p > 1.0:
+                    self.fail(f"the probability of the arc {quoted(arc)} is above 1", at)
                 mass += p
                 line.arcs.append((index, parent, unescape(label), p))
         if mass > 1.0 + MASS_TOLERANCE:
