@@ -231,9 +231,7 @@ def commands() -> str:
         if module.COMMAND.group != group:
             group = module.COMMAND.group
             parts += [f"## {group.capitalize()}", ""]
-        parser = cli.add_command(subparsers, name, module.COMMAND)
-        module.add_arguments(parser)
-        parts += _command(name, parser, 3)
+        parts += _command(name, module.COMMAND.add_to(subparsers, name), 3)
     return "\n".join(parts) + "\n"
 
 

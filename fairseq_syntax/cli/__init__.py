@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairseq_syntax import __version__, register
-from fairseq_syntax.cli.command import GROUPS, add_command, commands, load
+from fairseq_syntax.cli.command import GROUPS, commands, load
 from fairseq_syntax.errors import SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     # without a subcommand, help or an error lists all of them, and shell completion needs their options
     modules = {argv[0]: chosen} if chosen else commands()
     for name, module in modules.items():
-        module.add_arguments(add_command(subparsers, name, module.COMMAND))
+        module.COMMAND.add_to(subparsers, name)
     if not chosen:
         parser.epilog = _by_group(modules)
         _complete(parser)
@@ -45,23 +45,25 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(_asking(f"there is no subcommand {argv[0]}", argv[0], modules))
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        subparser = subparsers.choices[args.subcommand]
-        options = [option for action in subparser._actions for option in action.option_strings]
-        subparser.error(_asking(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].partition("=")[0], options))
+        options = [option for action in args.subparser._actions for option in action.option_strings]
+        args.subparser.error(
+            _asking(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].partition("=")[0], options)
+        )
     fairseq_log = logging.getLogger("fairseq")
     level = fairseq_log.level
+    module = modules[args.subcommand]
     try:
-        if modules[args.subcommand].COMMAND.needs_fairseq:
+        if module.COMMAND.needs_fairseq:
             register()
             fairseq_log.setLevel(logging.WARNING)
-        status: int = modules[args.subcommand].main(args) or 0
+        status: int = module.main(args) or 0
         sys.stdout.flush()  # otherwise Python would report a full disk only at exit
         return status
     except (SyntaxDataError, OSError, KeyboardInterrupt) as error:
         reported = report(f"fairseq-syntax {args.subcommand}", error)
         if reported is None:
             raise
-        if isinstance(error, KeyboardInterrupt) and modules[args.subcommand].COMMAND.resumes:
+        if isinstance(error, KeyboardInterrupt) and module.COMMAND.resumes:
             print("the same command continues where this one stopped", file=sys.stderr)
         # An error without a file name concerns standard output, such as a closed pipe.
         if isinstance(error, OSError) and error.filename is None:

@@ -1,73 +1,59 @@
-"""``fairseq-syntax align``: word alignments of given translations, and the attention head that aligns best."""
+r"""Align words by a model's attention.
 
-from __future__ import annotations
+Align the words of sentences and their translations by a trained model's attention, and write one line of links such as
+0-0 2-1 per pair. With --choose, try every head of every layer on these pairs instead, and save the best head next to
+the checkpoint, where translate --alignments, align and export find it.
 
-import argparse
-import os
+    fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
+        --output test.align
+"""
+
 import sys
+from argparse import Namespace
+from pathlib import Path
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_model, add_translator, opened, read_sentences, refuse, translator_options
+from fairseq_syntax.cli.command import Command, Flag, Option
+from fairseq_syntax.cli.options import MODEL, TRANSLATOR, opened, read_sentences, refuse, translator_options
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_output, read_lines
 from fairseq_syntax.runtime.named_files import files_of
 
-COMMAND = Command(
-    group="use",
-    summary="align words by a model's attention",
-    description="Align the words of sentences and their translations by a trained model's attention, and write "
-    "one line of links such as 0-0 2-1 per pair. With --choose, try every head of every layer on "
-    "these pairs instead, and save the best head next to the checkpoint, where translate "
-    "--alignments, align and export find it.",
-    example=r"""
-        fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
-            --output test.align""",
-    needs_fairseq=True,
-    step=3,
-)
+ARGUMENTS = [
+    MODEL,
+    Option("--input FILE", "source sentences: text, or a .conllu file", required=True),
+    Option("--translations FILE", "their translations, one per line", required=True),
+    Option("--output FILE", "the links; with character positions if named .jsonl (default: stdout)", default="-"),
+    Flag("--choose", "choose the head that aligns best on these pairs"),
+    Option(
+        "--gold FILE",
+        "gold links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER; with --choose, choose "
+        "by F1 instead of the mutual information of linked words",
+    ),
+    *TRANSLATOR,
+]
+COMMAND = Command(__doc__, "use", ARGUMENTS, step=3, needs_fairseq=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    parser.add_argument("--input", required=True, metavar="FILE", help="source sentences: text, or a .conllu file")
-    parser.add_argument("--translations", required=True, metavar="FILE", help="their translations, one per line")
-    parser.add_argument(
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="file for the links; with character positions if it ends in .jsonl (default: stdout)",
-    )
-    parser.add_argument("--choose", action="store_true", help="choose the head that aligns best on these pairs")
-    parser.add_argument(
-        "--gold",
-        metavar="FILE",
-        help="gold links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER; with "
-        "--choose, choose by F1 instead of the mutual information of linked words",
-    )
-    add_translator(parser)
-
-
-def main(args: argparse.Namespace) -> None:
+def main(args: Namespace) -> None:
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator, checkpoint_of
 
     checkpoints = [checkpoint_of(path) for path in files_of(args.model)]
+    options = translator_options(args)
     if args.choose:
-        refuse(args, add_arguments, ["output"], "--choose writes no links", "align once more without --choose")
+        refuse(args, ["output"], "--choose writes no links", "align once more without --choose")
         if len(checkpoints) > 1:
             raise SyntaxDataError("a head is chosen for one model", option="--choose")
+        options["alignment_heads"] = None  # all heads are tried, regardless of an earlier choice
     check_output(args.output, args.input, args.translations, args.gold)
     sentences = list(read_sentences(args.input))
     translations = list(read_lines(args.translations))
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
     if gold is not None and len(gold) != len(sentences):
         raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
-    options = translator_options(args)
-    if args.choose:
-        options["alignment_heads"] = None  # all heads are tried, regardless of an earlier choice
     translator = Translator.load(checkpoints, **options)
     translator.check_parses(args.input)
     if args.choose:
@@ -79,17 +65,16 @@ def main(args: argparse.Namespace) -> None:
         if best.score <= 0:
             print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
         (model,) = checkpoints
-        exported = Exported.load(model) if os.path.isdir(model) else None
-        checkpoint = os.path.join(model, CHECKPOINT) if exported else model
+        is_exported = Path(model).is_dir()
+        checkpoint = str(Path(model, CHECKPOINT)) if is_exported else model
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
-        if exported is not None:
-            exported.save(model)  # updates the checksums in its description
+        if is_exported:
+            Exported.load(model).save(model)  # updates the checksums in its description
         finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
     with opened(args.output) as file:
-        for alignment in alignments:
-            file.write(written(alignment, args.output) + "\n")
+        file.writelines(written(alignment, args.output) + "\n" for alignment in alignments)
     if gold is not None:
         rates = agreement([a.links for a in alignments], gold)
         figures = f"precision {rates.precision:.3f}, recall {rates.recall:.3f}, F1 {rates.f1:.3f}, AER {rates.aer:.3f}"

@@ -1,46 +1,129 @@
-"""Metadata of a subcommand, and the argument parser made from it."""
+"""What a subcommand declares, and the argument parser made from it."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import pkgutil
 import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fairseq_syntax.runtime.bounds import Range
 
-__all__ = ["GROUPS", "Command", "add_command", "commands", "load"]
+__all__ = ["GROUPS", "Command", "Flag", "Group", "OneOf", "Option", "commands", "load"]
 
-Group = Literal["start", "data", "train", "use", "evaluate", "research"]
-GROUPS: tuple[Group, ...] = get_args(Group)  # in the order of ``fairseq-syntax --help``
+GroupName = Literal["start", "data", "train", "use", "evaluate", "research"]
+GROUPS: tuple[GroupName, ...] = get_args(GroupName)  # in the order of ``fairseq-syntax --help``
+
+
+class Argument(ABC):
+    """Something that adds arguments to a parser, or to a group of one."""
+
+    @abstractmethod
+    def __call__(self, parser: Any) -> None: ...
+
+
+class Option(Argument):
+    """An argument of a parser.
+
+    Args:
+        names: what ``--help`` shows: ``-s --source-lang LANG`` or ``model MODEL``; the value's name may be missing
+        help: its help text
+        keywords: as in ``ArgumentParser.add_argument``
+    """
+
+    def __init__(self, names: str, help: str, **keywords: Any) -> None:
+        words = names.split()
+        self.names = [word for word in words if word.startswith("-")] or words[:1]
+        metavar = tuple(words[len(self.names) :])
+        if metavar:
+            keywords["metavar"] = metavar if len(metavar) > 1 else metavar[0]
+        self.keywords = {"help": help, **keywords}
+
+    def __call__(self, parser: Any) -> None:
+        parser.add_argument(*self.names, **self.keywords)
+
+
+class Flag(Option):
+    """An option without a value, False unless it is given."""
+
+    def __init__(self, names: str, help: str) -> None:
+        super().__init__(names, help, action="store_true")
+
+
+class Group(Argument):
+    """Arguments below a heading of ``--help``."""
+
+    def __init__(self, title: str, *arguments: Argument) -> None:
+        self.title, self.arguments = title, arguments
+
+    def __call__(self, parser: Any) -> None:
+        group = parser.add_argument_group(self.title)
+        for add in self.arguments:
+            add(group)
+
+
+class OneOf(Argument):
+    """Options that exclude each other."""
+
+    def __init__(self, *options: Option, required: bool = False) -> None:
+        self.options, self.required = options, required
+
+    def __call__(self, parser: Any) -> None:
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for add in self.options:
+            add(group)
 
 
 @dataclass(frozen=True)
 class Command:
-    """The metadata of a subcommand: ``COMMAND`` in the module with its name in this package.
-
-    The module also defines ``add_arguments(parser)`` and ``main(args)``, which returns the exit status (None means 0).
+    """A subcommand: ``COMMAND`` in the module with its name, beside ``main(args)``, which returns the exit status.
 
     Args:
+        doc: the module's docstring: a summary in one line, a description (default: the summary), and, indented, one or
+            several commands to copy, which a test parses
         group: the group in which ``fairseq-syntax --help`` lists it
-        summary: one line, without capital and full stop
-        example: one or several commands to copy; a test parses each
-        description: the beginning of ``--help`` (default: the summary)
+        arguments: its arguments, in the order of ``--help``
+        step: its position in the pipeline within its group; others follow by name
         needs_fairseq: whether it loads fairseq models or data, so that the package must be registered first
         resumes: whether rerunning it continues an interrupted run
-        step: its position in the pipeline within its group; others follow by name
     """
 
-    group: Group
-    summary: str
-    example: str
-    description: str = ""
+    doc: str
+    group: GroupName
+    arguments: Sequence[Callable[[Any], None]] = ()
+    step: int = 100
     needs_fairseq: bool = False
     resumes: bool = False
-    step: int = 100
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring, without capital and full stop."""
+        line = self.doc.partition("\n")[0].rstrip(".")
+        return line[0].lower() + line[1:]
+
+    def add_to(self, subparsers: Any, name: str) -> argparse.ArgumentParser:
+        """Create its parser, by the result of ``ArgumentParser.add_subparsers``.
+
+        Arguments parsed by it have the parser as ``subparser``.
+        """
+        *paragraphs, example = inspect.cleandoc(self.doc).split("\n\n")
+        parser: argparse.ArgumentParser = subparsers.add_parser(
+            name,
+            help=self.summary,
+            description="\n\n".join(paragraphs[1:] or paragraphs),
+            epilog="example:\n" + textwrap.indent(textwrap.dedent(example), "  "),
+            formatter_class=_Help,
+        )
+        parser.set_defaults(subparser=parser)
+        for add in self.arguments:
+            add(parser)
+        return parser
 
 
 class _Help(argparse.HelpFormatter):
@@ -66,25 +149,6 @@ class _Help(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example:") else super()._fill_text(text, width, indent)
-
-
-def add_command(subparsers: Any, name: str, command: Command) -> argparse.ArgumentParser:
-    """Create the parser of a subcommand, with its example but without options.
-
-    Args:
-        subparsers: the result of ``ArgumentParser.add_subparsers``
-        name: the name of the subcommand
-        command: its metadata
-    """
-    example = textwrap.indent(textwrap.dedent(command.example).strip(), "  ")
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        help=command.summary,
-        description=command.description or f"{command.summary[0].upper()}{command.summary[1:]}.",
-        epilog=f"example:\n{example}",
-        formatter_class=_Help,
-    )
-    return parser
 
 
 def load(name: str) -> Any:

@@ -1,27 +1,35 @@
-"""``fairseq-syntax contrast``: contrastive evaluation by forced decoding."""
+r"""Contrastive evaluation: does the model prefer correct translations?
+
+Score correct and incorrect translations of contrastive sets by forced decoding, and compare how often systems prefer
+the correct one. Intervals and tests treat items with the same source as dependent.
+
+    fairseq-syntax contrast plain=plain.pt PASCAL=pascal.pt --set lingeval97.de.json \
+        --conllu lingeval97.en.conllu
+"""
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.command import Command, Flag, Group, Option
 from fairseq_syntax.cli.options import (
+    BASELINE,
+    DATA,
+    DEVICE,
+    REPORT,
     SEVERAL,
-    add_data,
-    add_device,
-    add_models,
-    add_report,
-    add_source_parser,
+    models,
     positive,
     print_report,
     refuse,
+    source_parser,
 )
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.parsed_line import take_spaces
@@ -32,68 +40,51 @@ from fairseq_syntax.runtime.named_files import file_by_name, model_name, named_f
 
 if TYPE_CHECKING:
     from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet
-    from fairseq_syntax.use.forced_decoding import ForcedDecoder
 
 _OF_MODELS = ("data", "conllu", "parser", "lang", "model_dir", "device", "score", "max_tokens")
 
-COMMAND = Command(
-    group="evaluate",
-    summary="contrastive evaluation: does the model prefer correct translations?",
-    description="Score correct and incorrect translations of contrastive sets by forced decoding, and compare how "
-    "often systems prefer the correct one. Intervals and tests treat items with the same source as "
-    "dependent.",
-    example=r"""
-        fairseq-syntax contrast plain=plain.pt PASCAL=pascal.pt --set lingeval97.de.json \
-            --conllu lingeval97.en.conllu""",
-    needs_fairseq=True,
-    step=2,
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
+ARGUMENTS = [
+    Option(
+        "--set [NAME=]SET",
+        "FILE.json (LingEval97), FILE.tsv (source, correct, incorrect, category, distance), or "
+        "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
         **SEVERAL,
         required=True,
-        metavar="[NAME=]SET",
-        help="FILE.json (LingEval97), FILE.tsv (source, correct, incorrect, category, distance), or "
-        "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
-    )
-    add_models(parser, required=False)
-    parser.add_argument(
-        "--scores",
-        **SEVERAL,
-        metavar="NAME=FILE",
-        help="systems scored elsewhere: one number per line, in the order of the set's own score files",
-    )
-    parser.add_argument("--lower-is-better", action="store_true", help="the numbers in --scores are costs")
-    add_data(parser, "each model was")
-    parser.add_argument("--baseline", metavar="NAME", help="baseline system (default: the first)")
-    parse = parser.add_argument_group("the source's parse, for models that need one")
-    parse.add_argument(
-        "--conllu", **SEVERAL, metavar="PARSE", help="parses of the sources, one file per set (default: parse them)"
-    )
-    add_source_parser(parse)
-    rule = parser.add_argument_group("the decision")
-    rule.add_argument(
-        "--score",
-        choices=("sum", "mean"),
-        default="sum",
-        help="how to combine the log-probabilities of the pieces (default: sum; fairseq and DistilLingEval use mean)",
-    )
-    rule.add_argument(
-        "--ties",
-        choices=("wrong", "right"),
-        default="wrong",
-        help="how ties count (default: wrong; DistilLingEval: right)",
-    )
-    parser.add_argument("--max-tokens", type=positive, default=4000, help="maximum number of tokens per batch")
-    add_device(parser)
-    parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
-    add_report(parser)
+    ),
+    models(required=False),
+    Option("--scores NAME=FILE", "scores of other systems, one number per line in the order of the set", **SEVERAL),
+    Flag("--lower-is-better", "the numbers in --scores are costs"),
+    DATA,
+    BASELINE,
+    Group(
+        "the source's parse, for models that need one",
+        Option("--conllu PARSE", "parses, one file per set (default: parse the sources)", **SEVERAL),
+        *source_parser(),
+    ),
+    Group(
+        "the decision",
+        Option(
+            "--score",
+            "combination of the pieces' log-probabilities (default: sum; fairseq and DistilLingEval: mean)",
+            choices=("sum", "mean"),
+            default="sum",
+        ),
+        Option(
+            "--ties",
+            "how ties count (default: wrong; DistilLingEval: right)",
+            choices=("wrong", "right"),
+            default="wrong",
+        ),
+    ),
+    Option("--max-tokens", "maximum number of tokens per batch", type=positive, default=4000),
+    DEVICE,
+    Option("--write-scores DIR", "write each system's scores to DIR/NAME.scores"),
+    *REPORT,
+]
+COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=2, needs_fairseq=True)
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
 
@@ -108,15 +99,10 @@ def main(args: argparse.Namespace) -> int:
     if args.conllu and len(args.conllu) != len(args.set):
         message = f"{len(args.conllu)} parses of {len(args.set)} sets"
         raise SyntaxDataError(message, option="--conllu", hint="one for each --set")
-    if not args.model:
-        refuse(args, add_arguments, _OF_MODELS, "without MODEL, no scores are computed here")
-    if not args.scores:
-        refuse(
-            args,
-            add_arguments,
-            ["lower_is_better"],
-            "models give log-probabilities, not costs; the option applies to --scores",
-        )
+    if not models:
+        refuse(args, _OF_MODELS, "without MODEL, no scores are computed here")
+    if not ready:
+        refuse(args, ["lower_is_better"], "models give log-probabilities, not costs; the option applies to --scores")
     inputs = [*ready.values(), *(args.conllu or ())]
     inputs += [path for text in args.set for path in named_files(text)[1]]
     check_output(args.json, *inputs)
@@ -128,9 +114,9 @@ def main(args: argparse.Namespace) -> int:
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     # checked before models score for hours
-    of_files = [
-        (name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready.items()
-    ]
+    of_files = [(name, _read_scores(path, len(contrast.rows))) for name, path in ready.items()]
+    if args.lower_is_better:
+        of_files = [(name, [-cost for cost in costs]) for name, costs in of_files]
     if args.write_scores:
         make_folder(args.write_scores)
     scores: dict[str, list[float]] = {}
@@ -141,57 +127,59 @@ def main(args: argparse.Namespace) -> int:
             with atomic_open(targets[name]) as file:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
+    tied = {name: ties(contrast, values) for name, values in scores.items()}
     report = evaluate(contrast, right, baseline=args.baseline)
-    report |= {"score": args.score, "ties": {"are": args.ties}}
-    report["ties"]["items"] = {name: ties(contrast, values) for name, values in scores.items()}
-    if not print_report(args, report, tables(report)):
-        return 0
-    for name, count in report["ties"]["items"].items():
-        if count:
-            print(f"{name}: {count} items are ties and count as {args.ties}")
-    if args.write_scores:
-        finished(args.write_scores, f"the scores of {len(scores)} systems", file=sys.stderr)
-    return 0
+    report |= {"score": args.score, "ties": {"are": args.ties, "items": tied}}
+    if print_report(args, report, tables(report)):
+        for name, count in tied.items():
+            if count:
+                print(f"{name}: {count} items are ties and count as {args.ties}")
+        if args.write_scores:
+            finished(args.write_scores, f"the scores of {len(scores)} systems", file=sys.stderr)
 
 
-def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
-    """Read a file with one score per row; returned so that higher is better."""
+def _read_scores(path: str, rows: int) -> list[float]:
+    """Read a file with one score per row."""
     scores = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            score = float(line)
+            scores.append(float(line))
         except ValueError:
-            score = math.nan
-        if math.isnan(score):
+            scores.append(math.nan)
+        if math.isnan(scores[-1]):
             raise SyntaxDataError(f"not a number: {quoted(line)}", path=path, line=number)
-        scores.append(-score if negate else score)
     if len(scores) != rows:
         raise SyntaxDataError(f"{len(scores)} scores, but the sets have {rows} translations", path=path)
     return scores
 
 
 def _forced_scores(
-    args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
+    args: Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
     """Yield each model's name and scores of the rows; all models are loaded before the first one scores."""
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
     from fairseq_syntax.use.translator import Translator
 
     # before models are loaded, so that a mismatched parse is reported at once
-    parses = _read_parses(args.conllu, sets) if args.conllu else None
+    sources: Sequence[str | ParsedLine] = _read_parses(args.conllu, sets) if args.conllu else contrast.sources
     options = {"parser_name": args.parser, "parser_lang": args.lang, "parser_dir": args.model_dir}
     options["device"] = args.device
     decoders = {
         name: ForcedDecoder(Translator.load(paths, args.data, **options), max_tokens=args.max_tokens)
         for name, paths in models.items()
     }
-    for name, decoder in decoders.items():
-        for parse in args.conllu or ():
-            decoder.translator.check_parses(parse)
-        if parses and "arcs" in decoder.needs and any(line.words and line.arcs is None for line in parses):
-            message = f"{name} reads a parser's probabilities, and the parses have none"
-            raise SyntaxDataError(message, option="--conllu", hint="parse with --distributions")
-    sources = parses or _parsed(list(decoders.values()), contrast.sources)
+    if args.conllu:
+        without_arcs = any(isinstance(line, ParsedLine) and line.words and line.arcs is None for line in sources)
+        for name, decoder in decoders.items():
+            for parse in args.conllu:
+                decoder.translator.check_parses(parse)
+            if "arcs" in decoder.needs and without_arcs:
+                message = f"{name} reads a parser's probabilities, and the parses have none"
+                raise SyntaxDataError(message, option="--conllu", hint="parse with --distributions")
+    else:
+        # parsed once for all models if any needs it, with distributions if needed
+        most = max(decoders.values(), key=lambda decoder: (len(decoder.needs), "arcs" in decoder.needs))
+        sources = most.translator.parse(sources) if most.needs else sources
     for name, decoder in decoders.items():
         values = [0.0] * len(contrast.rows)
         with progress(total=len(values), of=name, unit="translations") as bar:
@@ -199,12 +187,6 @@ def _forced_scores(
                 values[row] = score.total if args.score == "sum" else score.mean
                 bar.update()
         yield name, values
-
-
-def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequence[str | ParsedLine]:
-    """The sources, parsed once for all models if any model needs it, with distributions if needed."""
-    most = max(decoders, key=lambda decoder: (len(decoder.needs), "arcs" in decoder.needs))
-    return most.translator.parse(sources) if most.needs else sources
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:

@@ -1,13 +1,17 @@
-"""``fairseq-syntax control``: control parses, to measure how much of a gain is due to syntax."""
+"""Make control parses, which have the form of a parse but less syntax.
 
-from __future__ import annotations
+Make a control parse: the same words in the same format, with less informative trees, labels and distributions. Several
+controls are applied in order. fairseq_syntax/lab/controls.py documents what each control keeps.
 
-import argparse
+    fairseq-syntax control linear --input train.en.conllu --output linear/train.en.conllu
+"""
+
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import natural, then_segment
+from fairseq_syntax.cli.command import Command, Option
+from fairseq_syntax.cli.options import SEED, then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.header import controls, header, parsed_with
 from fairseq_syntax.errors import SyntaxDataError
@@ -16,31 +20,18 @@ from fairseq_syntax.runtime.bounds import real, whole
 from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, errors_in, make_folder
 
-COMMAND = Command(
-    group="research",
-    summary="make control parses, which have the form of a parse but less syntax",
-    description="Make a control parse: the same words in the same format, with less informative trees, labels and "
-    "distributions. Several controls are applied in order. fairseq_syntax/lab/controls.py documents "
-    "what each control keeps.",
-    example="fairseq-syntax control linear --input train.en.conllu --output linear/train.en.conllu",
-    step=1,
-)
+ARGUMENTS = [
+    Option("control CONTROL", f"of: {', '.join(CONTROLS)}", nargs="+"),
+    Option("--input FILE", "CoNLL-U parse; may be .gz", required=True),
+    Option("--output FILE", "the control parse", required=True),
+    SEED,
+    Option("--wrong-arcs P", "for damaged: the share of arcs to replace", type=real(0.0, 1.0)),
+    Option("--block", "for shuffled: lines within which trees are moved", type=whole(2), default=50_000),
+]
+COMMAND = Command(__doc__, "research", ARGUMENTS, step=1)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
-    parser.add_argument("--input", required=True, metavar="FILE", help="CoNLL-U parse; may be .gz")
-    parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
-    parser.add_argument("--seed", type=natural, default=1, help="random seed")
-    parser.add_argument(
-        "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="for damaged: the share of arcs to replace"
-    )
-    parser.add_argument(
-        "--block", type=whole(2), default=50_000, help="for shuffled: number of lines within which trees are moved"
-    )
-
-
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> None:
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)
     control = Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
@@ -48,20 +39,19 @@ def main(args: argparse.Namespace) -> int:
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
-    before = parsed_with(args.input)
-    lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
+    before = parsed_with(args.input) or {}
+    parser_options = before | {"control": [*controls(before), *control.for_header()]}
     make_folder(Path(args.output).parent)
     segmented = False
-    parser_options = {**(before or {}), "control": [*controls(before), *control.for_header()]}
     with atomic_open(args.output) as file, errors_in(args.input):
         file.write(header(n_lines, parsed_with=parser_options))
-        for number, line in enumerate(control(lines)):
+        for number, line in enumerate(control(progress(read_conllu(args.input, n_lines=n_lines), total=n_lines))):
             segmented |= any(token.pieces is not None for token in line.tokens)
             if number == 0 and not line.words:
                 file.write("\n")  # separates the header from an empty first line
             write_conllu(file, line)
     report = control.report
-    if "shuffled" in args.control and report.without_partner:
+    if report.without_partner:
         print(
             f"sentences with random trees, since no other among {min(args.block, n_lines)} lines has their length: "
             f"{report.without_partner}",
@@ -69,11 +59,10 @@ def main(args: argparse.Namespace) -> int:
         )
     if "damaged" in args.control:
         print(f"wrong arcs: {report.wrong_arcs} of {report.words}", file=sys.stderr)
-        if report.not_replaced:
-            print(f"arcs kept, since no other gives a tree: {report.not_replaced}", file=sys.stderr)
+    if report.not_replaced:
+        print(f"arcs kept, since no other gives a tree: {report.not_replaced}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # next to its pieces
     what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_header())}"
     finished(args.output, what, then)
-    return 0

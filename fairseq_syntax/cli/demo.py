@@ -1,30 +1,25 @@
-"""``fairseq-syntax demo``: train two systems on the toy corpus and compare them on an ambiguous sentence."""
+"""Train the plain Transformer and PASCAL on a toy corpus, and compare them.
 
-from __future__ import annotations
+Run the recipe of a toy corpus whose translation depends on the parse, with two systems. Takes about 3 minutes on two
+cores. Finished steps are not repeated.
 
-import argparse
+    fairseq-syntax demo --output runs/toy/demo
+"""
+
+from argparse import Namespace
 from pathlib import Path
 
-from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import positive
 from fairseq_syntax.errors import SyntaxDataError
 
-COMMAND = Command(
-    group="start",
-    summary="train the plain Transformer and PASCAL on a toy corpus, and compare them",
-    description="Run the recipe of a toy corpus whose translation depends on the parse, with two systems. Takes "
-    "about 3 minutes on two cores. Finished steps are not repeated.",
-    example="fairseq-syntax demo --output runs/toy/demo",
-    resumes=True,
-)
 SYSTEMS = ("transformer", "PASCAL")
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="result folder")
-    parser.add_argument(
-        "--workers", type=positive, help="number of models trained at the same time (default: one per core)"
-    )
+ARGUMENTS = [
+    Option("--output DIR", "result folder", default="runs/toy/demo"),
+    Option("--workers", "number of models trained at the same time (default: one per core)", type=positive),
+]
+COMMAND = Command(__doc__, "start", ARGUMENTS, resumes=True)
 
 
 def toy_folder() -> Path:
@@ -40,7 +35,7 @@ def toy_folder() -> Path:
     raise SyntaxDataError("the toy programs are missing", path=package / "toy", hint="install the package again")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> int:
     from fairseq_syntax.cli import main as command
 
     recipe = str(toy_folder() / "toy.yaml")
@@ -56,13 +51,13 @@ def _comparison(folder: Path) -> str:
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 
     source, reference, choices = (read_text(folder / "toy" / f"test.{end}") for end in ("src", "tgt", "open"))
-    said = [read_translations(folder / "outputs" / "test" / f"{name}.1.out").lines for name in SYSTEMS]
-    lines = [number for number, choice in enumerate(choices) if choice and said[0][number] != said[1][number]]
-    lines = [number for number in lines if said[1][number] == reference[number]] or lines or [0]
-    number = lines[0]
-    rows = [("source", source[number]), ("reference", reference[number])]
-    rows += [(name, of[number]) for name, of in zip(SYSTEMS, said)]
-    shown = "\n".join(f"  {name:<12} {text}" for name, text in rows)
+    outputs = [read_translations(folder / "outputs" / "test" / f"{name}.1.out").lines for name in SYSTEMS]
+    plain, pascal = outputs
+    differ = [number for number, choice in enumerate(choices) if choice and plain[number] != pascal[number]]
+    right = [number for number in differ if pascal[number] == reference[number]]
+    number = (right or differ or [0])[0]
+    rows = {"source": source, "reference": reference, **dict(zip(SYSTEMS, outputs))}
+    shown = "\n".join(f"  {name:<12} {lines[number]}" for name, lines in rows.items())
     model = folder / "models" / SYSTEMS[1] / "1" / "checkpoint_last.pt"
     parse = folder / "toy" / "test.src.conllu"
     then = f"fairseq-syntax translate {model} --input {parse} --device cpu --output {folder / 'PASCAL.txt'}"

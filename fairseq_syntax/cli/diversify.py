@@ -1,60 +1,57 @@
-"""``fairseq-syntax diversify``: translations with varied tag sequences, their diversity and quality."""
+"""Translate with varied tag sequences.
 
-from __future__ import annotations
+Translate with a LaSyn model: first with each source's most likely tag sequence, then with random valid sequences at
+given edit distances from it. A sequence is valid if all its new pairs of neighbouring tags occur in the training data.
+Writes translations.tsv, diversity.json, diversity.md and diversity.png.
 
-import argparse
+    fairseq-syntax diversify lasyn/checkpoint_best.pt --random 100 --distances 0 2 4 --output diversity
+"""
+
 import logging
 import os
 import random
+from argparse import Namespace
 
-from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import (
+    BEAM,
+    DATA,
+    DEVICE,
+    MODEL,
+    OUTPUT_FOLDER,
+    SEED,
     SEVERAL,
-    add_batches,
-    add_beam,
-    add_data,
-    add_model,
-    add_sentences,
+    TOKENIZE,
+    batch_size,
     natural,
     positive,
     sentence_numbers,
+    sentences,
 )
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
 from fairseq_syntax.runtime.named_files import files_of
 
-COMMAND = Command(
-    group="research",
-    summary="translate with varied tag sequences",
-    description="Translate with a LaSyn model: first with each source's most likely tag sequence, then with "
-    "random valid sequences at given edit distances from it. A sequence is valid if all its new pairs "
-    "of neighbouring tags occur in the training data. Writes translations.tsv, diversity.json, "
-    "diversity.md and diversity.png.",
-    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --random 100 --distances 0 2 4 --output diversity",
-    needs_fairseq=True,
-    step=4,
-)
+ARGUMENTS = [
+    MODEL,
+    DATA,
+    Option("--split NAME", "split whose sentences are translated", default="test"),
+    sentences("--random of them"),
+    Option("--random", "number of random sentences", type=positive, default=100),
+    Option("--distances D", "edit distances (default: 0 1 2 4 6 8 10)", type=natural, **SEVERAL),
+    Option("--samples", "sequences per distance", type=positive, default=10),
+    BEAM,
+    batch_size(64),
+    DEVICE,
+    SEED,
+    TOKENIZE,
+    OUTPUT_FOLDER,
+]
+COMMAND = Command(__doc__, "research", ARGUMENTS, step=4, needs_fairseq=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    add_data(parser)
-    parser.add_argument("--split", default="test", metavar="NAME", help="split whose sentences are translated")
-    add_sentences(parser, "--random of them")
-    parser.add_argument("--random", type=positive, default=100, metavar="N", help="number of random sentences")
-    parser.add_argument(
-        "--distances", type=natural, **SEVERAL, metavar="D", help="edit distances (default: 0 1 2 4 6 8 10)"
-    )
-    parser.add_argument("--samples", type=positive, default=10, help="sequences per distance")
-    add_beam(parser)
-    add_batches(parser, 64)
-    parser.add_argument("--seed", type=natural, default=1, help="random seed")
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
-    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
-
-
-def main(args: argparse.Namespace) -> None:
+def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table, training_bigrams
     from fairseq_syntax.lab.scoring.metrics import Scorer

@@ -1,51 +1,35 @@
-"""``fairseq-syntax export``: a trained model for stock fairseq, CTranslate2 or transformers."""
+r"""Write a model for stock fairseq, CTranslate2 or transformers.
 
-from __future__ import annotations
+Write a folder with a model that no longer needs this package, its dictionaries and its segmentation. This works for
+models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.
 
-import argparse
+    fairseq-syntax export checkpoints/checkpoint_best.pt --to ctranslate2 --output exported \
+        --quantization int8
+"""
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_model
+from argparse import Namespace
+
+from fairseq_syntax.cli.command import Command, Option
+from fairseq_syntax.cli.options import DATA, ONE_MODEL, OUTPUT_FOLDER
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 
-COMMAND = Command(
-    group="use",
-    summary="write a model for stock fairseq, CTranslate2 or transformers",
-    description="Write a folder with a model that no longer needs this package, its dictionaries and its "
-    "segmentation. This works for models that are plain Transformers at inference; label embeddings "
-    "become source factors of CTranslate2.",
-    example=r"""
-        fairseq-syntax export checkpoints/checkpoint_best.pt --to ctranslate2 --output exported \
-            --quantization int8""",
-    needs_fairseq=True,
-    step=4,
-)
+ARGUMENTS = [
+    ONE_MODEL,
+    Option("--to", "target format", choices=TO, required=True),
+    OUTPUT_FOLDER,
+    Option("--quantization", "of CTranslate2's weights (default: none, float32)", choices=QUANTIZATIONS),
+    DATA,
+    Option("--source-tag TAG", "for multi-task models: the tag that requests a translation", default=""),
+]
+COMMAND = Command(__doc__, "use", ARGUMENTS, step=4, needs_fairseq=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, several=False)
-    parser.add_argument("--to", choices=TO, required=True, help="target format")
-    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
-    parser.add_argument(
-        "--quantization", choices=QUANTIZATIONS, help="quantization of CTranslate2's weights (default: none, float32)"
-    )
-    add_data(parser)
-    parser.add_argument(
-        "--source-tag", default="", metavar="TAG", help="for multi-task models: the tag that requests a translation"
-    )
-
-
-def main(args: argparse.Namespace) -> None:
+def main(args: Namespace) -> None:
     from fairseq_syntax.use import export
 
-    exported = export.export(
-        export.load(args.model, args.data),
-        args.to,
-        args.output,
-        quantization=args.quantization,
-        source_tag=args.source_tag,
-    )
+    model = export.load(args.model, args.data)
+    exported = export.export(model, args.to, args.output, quantization=args.quantization, source_tag=args.source_tag)
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
     then = f"fairseq-syntax translate {args.output} --input FILE" if args.to in KINDS else ""
     finished(args.output, f"a model for {exported.kind}{factors}", then)

@@ -1,55 +1,44 @@
-"""``fairseq-syntax filter``: corpus filters for parallel files, as in the papers."""
+r"""Remove pairs of a parallel corpus by language, length, ratio or parse.
 
-from __future__ import annotations
+Write the lines of parallel files that pass all filters on every side, and report what was removed and why. Lines with
+an empty side are always removed; options enable the other filters.
 
-import argparse
+    fairseq-syntax filter --input train.en train.de --output clean/train.en clean/train.de \
+        --max-length 80 --max-ratio 2.5 --languages en de
+"""
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, positive, then_segment
+from argparse import Namespace
+
+from fairseq_syntax.cli.command import Command, Flag, Group, Option
+from fairseq_syntax.cli.options import PROCESSES, SEVERAL, positive, then_segment
 from fairseq_syntax.corpus.conllu import check_text
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import finished
 
-COMMAND = Command(
-    group="data",
-    summary="remove pairs of a parallel corpus by language, length, ratio or parse",
-    description="Write the lines of parallel files that pass all filters on every side, and report what was "
-    "removed and why. Lines with an empty side are always removed; options enable the other filters.",
-    example=r"""
-        fairseq-syntax filter --input train.en train.de --output clean/train.en clean/train.de \
-            --max-length 80 --max-ratio 2.5 --languages en de""",
-    step=1,
-)
+ARGUMENTS = [
+    Option("--input FILE", "parallel text files (.gz too)", **SEVERAL, required=True),
+    Option("--output FILE", "output files, in the order of --input", **SEVERAL, required=True),
+    Group(
+        "length",
+        Option("--min-length", "minimum number of tokens per side", type=positive, default=1),
+        Option("--max-length", "maximum number of tokens per side (PASCAL: 80, LDD: 256)", type=positive),
+        Option("--max-ratio R", "maximum ratio of the longer to the shorter side", type=real(1.0, 1e6)),
+        Flag("--characters", "count characters instead of tokens between spaces"),
+    ),
+    Group(
+        "parse",
+        Option("--conllu FILE", "parse of one of the files: remove lines without a valid parse"),
+        Option("--conllu-output FILE", "the remaining parses, renumbered"),
+    ),
+    Option("--languages CODE", "language of each file (en de), identified by py3langid", **SEVERAL),
+    Option("--removed FILE", "write each removed line to this file, with the reason"),
+    PROCESSES,
+]
+COMMAND = Command(__doc__, "data", ARGUMENTS, step=1)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help="parallel text files (.gz too)")
-    parser.add_argument(
-        "--output", **SEVERAL, required=True, metavar="FILE", help="output files, in the same order as --input"
-    )
-    length = parser.add_argument_group("length")
-    length.add_argument("--min-length", type=positive, default=1, help="minimum number of tokens per side")
-    length.add_argument("--max-length", type=positive, help="maximum number of tokens per side (PASCAL: 80, LDD: 256)")
-    length.add_argument(
-        "--max-ratio", type=real(1.0, 1e6), metavar="R", help="maximum ratio of the longer to the shorter side"
-    )
-    length.add_argument("--characters", action="store_true", help="count characters instead of tokens between spaces")
-    parse = parser.add_argument_group("parse")
-    parse.add_argument(
-        "--conllu",
-        metavar="FILE",
-        help="parse of one of the files: remove lines without a valid parse; a parse of another text is an error",
-    )
-    parse.add_argument("--conllu-output", metavar="FILE", help="the remaining parses, renumbered")
-    parser.add_argument(
-        "--languages", **SEVERAL, metavar="CODE", help="language of each file (en de), identified by py3langid"
-    )
-    parser.add_argument("--removed", metavar="FILE", help="write each removed line to this file, with the reason")
-    parser.add_argument("--workers", type=positive, default=1, help="number of processes")
-
-
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.filters import Limits, filter_files
 
     for path in args.input:
@@ -69,9 +58,7 @@ def main(args: argparse.Namespace) -> int:
     conllu = (args.conllu, args.conllu_output) if args.conllu else None
     report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, workers=args.workers)
     print(report)
+    then = f"fairseq-syntax parse --input {args.output[0]} --output {args.output[0]}.conllu --lang LANG"
     if conllu:
         then = then_segment(args.conllu_output)
-    else:
-        then = f"fairseq-syntax parse --input {args.output[0]} --output {args.output[0]}.conllu --lang LANG"
     finished(", ".join(args.output), f"{report.kept} lines", then)
-    return 0

@@ -1,36 +1,27 @@
-"""``fairseq-syntax inspect``: contents of a store, and consistency with its tokens."""
+"""Summarize a store, and check it against its tokens.
 
-from __future__ import annotations
+Summarize the stores of a data directory (or one store), and draw a sentence as text.
 
-import argparse
+    fairseq-syntax inspect bin --check
+"""
+
 import os
+from argparse import Namespace
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_sentences, sentence_numbers
+from fairseq_syntax.cli.command import Command, Flag, Option
+from fairseq_syntax.cli.options import sentence_numbers, sentences
 from fairseq_syntax.errors import SyntaxDataError
 
-COMMAND = Command(
-    group="data",
-    summary="summarize a store, and check it against its tokens",
-    description="Summarize the stores of a data directory (or one store), and draw a sentence as text.",
-    example="fairseq-syntax inspect bin --check",
-    needs_fairseq=True,
-    step=6,
-)
+ARGUMENTS = [
+    Option("path BIN", "a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow"),
+    Flag("--check", "verify all files of both sides, and that the stores match the tokens"),
+    sentences("the first"),
+    Option("--label-groups MAP", "LDD's label groups: ud, stanford or a file", default="ud"),
+]
+COMMAND = Command(__doc__, "data", ARGUMENTS, step=6, needs_fairseq=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
-    parser.add_argument(
-        "--check", action="store_true", help="verify all files of both sides, and that the stores match the tokens"
-    )
-    add_sentences(parser, "the first")
-    parser.add_argument(
-        "--label-groups", default="ud", metavar="MAP", help="LDD's label groups: ud, stanford or a file"
-    )
-
-
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> int:
     from fairseq_syntax.corpus.store.reader import SyntaxStore
     from fairseq_syntax.data.report import Tokens, check, check_directory, describe, example, find_stores, report
 
@@ -53,4 +44,4 @@ def main(args: argparse.Namespace) -> int:
             wrong = check(store, tokens) if tokens else missing
             print(f"  WRONG: {wrong}" if wrong else f"  check: all {len(store):,} sentences are right")
             failed |= wrong is not None
-    return 1 if failed else 0
+    return int(failed)

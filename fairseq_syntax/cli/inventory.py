@@ -1,52 +1,40 @@
-"""``fairseq-syntax inventory``: one dictionary and one inventory of labels for several data directories."""
+"""Make one dictionary and label inventory for several data directories.
 
-from __future__ import annotations
+Make OUTPUT/dict.LANG.txt and, if the texts have parses, OUTPUT/labels.LANG.json from several segmented texts. They
+equal those of a single data directory of all texts. Pass them to fairseq-preprocess (--srcdict, --tgtdict,
+--source-labels, --target-labels) to binarize each text on any machine; fairseq-train then reads DIR0:DIR1:….
 
-import argparse
+    fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --output common
+"""
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive
+from argparse import Namespace
+
+from fairseq_syntax.cli.command import Command, Option
+from fairseq_syntax.cli.options import FILE_LANGUAGE, OUTPUT_FOLDER, RAY, SEVERAL, WORKERS, natural, positive
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_rereadable
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
-COMMAND = Command(
-    group="data",
-    summary="make one dictionary and label inventory for several data directories",
-    description="Make OUTPUT/dict.LANG.txt and, if the texts have parses, OUTPUT/labels.LANG.json from several "
-    "segmented texts. They equal those of a single data directory of all texts. Pass them to "
-    "fairseq-preprocess (--srcdict, --tgtdict, --source-labels, --target-labels) to binarize each "
-    "text on any machine; fairseq-train then reads DIR0:DIR1:….",
-    example="fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --output common",
-    needs_fairseq=True,
-    step=4,
-)
+_PIECES = "pieces of the training texts, in order; FILE.conllu is the parse"
+_JOINED = "texts of the other side, for a joined dictionary"
+
+ARGUMENTS = [
+    FILE_LANGUAGE,
+    Option("--input FILE", _PIECES, **SEVERAL, required=True),
+    OUTPUT_FOLDER,
+    Option("--joined FILE", _JOINED, **SEVERAL, default=[]),
+    Option("--threshold", "like --thresholdsrc of fairseq-preprocess", type=natural, default=0),
+    Option("--nwords", "like --nwordssrc of fairseq-preprocess", type=whole(-1), default=-1),
+    Option("--padding-factor", "like --padding-factor of fairseq-preprocess", type=positive, default=8),
+    WORKERS,
+    RAY,
+]
+COMMAND = Command(__doc__, "data", ARGUMENTS, step=4, needs_fairseq=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_file_language(parser)
-    parser.add_argument(
-        "--input",
-        **SEVERAL,
-        required=True,
-        metavar="FILE",
-        help="pieces of the training texts, in order; FILE.conllu is the parse",
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
-    parser.add_argument(
-        "--joined", **SEVERAL, default=[], metavar="FILE", help="texts of the other side, for a joined dictionary"
-    )
-    parser.add_argument("--threshold", type=natural, default=0, help="like --thresholdsrc of fairseq-preprocess")
-    parser.add_argument("--nwords", type=whole(-1), default=-1, help="like --nwordssrc of fairseq-preprocess")
-    parser.add_argument(
-        "--padding-factor", type=positive, default=8, help="like --padding-factor of fairseq-preprocess"
-    )
-    add_workers(parser)
-
-
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> None:
     from fairseq_syntax.data.directory import dictionary_path
     from fairseq_syntax.data.inventory import label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
@@ -64,4 +52,3 @@ def main(args: argparse.Namespace) -> int:
             path = labels_path(args.output, args.lang)
             counts = label_inventory(parses, path, workers=workers)
             finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
-    return 0

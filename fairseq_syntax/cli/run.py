@@ -1,4 +1,10 @@
-"""``fairseq-syntax run``: from a recipe to a table of scores."""
+"""Run a recipe: from a corpus to a table of scores.
+
+Run all unfinished steps of a recipe: text, parses, pieces, models, translations, scores and the report. An interrupted
+run resumes when rerun. After a change of the recipe, only the affected steps run again.
+
+    fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import PAIRS, SEVERAL, natural, positive
+from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option
+from fairseq_syntax.cli.options import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.lab.recipes.stages import KINDS, shown
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
-from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import RayWorkers, chosen_workers
 
 if TYPE_CHECKING:
     from fairseq_syntax.lab.recipes.running import Work
-
-COMMAND = Command(
-    group="start",
-    summary="run a recipe: from a corpus to a table of scores",
-    description="Run all unfinished steps of a recipe: text, parses, pieces, models, translations, scores and the "
-    "report. An interrupted run resumes when rerun. After a change of the recipe, only the affected "
-    "steps run again.",
-    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1",
-    step=2,
-    resumes=True,
-)
 
 
 class _Keys(argparse.Action):
@@ -39,38 +34,38 @@ class _Keys(argparse.Action):
         parser.exit()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE.yaml", help="the recipe")
-    parser.add_argument("--keys", action=_Keys, nargs=0, help="print all keys of a recipe, and exit")
-    show = parser.add_mutually_exclusive_group()
-    show.add_argument("--dry-run", action="store_true", help="print the commands without running them")
-    show.add_argument("--status", action="store_true", help="show which steps are done, and run nothing")
-    show.add_argument("--report", action="store_true", help="write the report from existing results, and run nothing")
-    parser.add_argument("--smoke", action="store_true", help="run a version shrunk to seconds, in FOLDER-smoke")
-    parser.add_argument("--data", metavar="DIR", help="folder with the files of the corpus (corpus.data)")
-    parser.add_argument("--model-dir", metavar="DIR", help="models of the source parser (parse.source.models)")
-    parser.add_argument("--output", metavar="DIR", help="result folder (folder)")
-    parser.add_argument("--set", **PAIRS, metavar="KEY=VALUE", help="override keys, such as train.max-epoch=2")
-    some = parser.add_argument_group("a part of it")
-    some.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="only these systems or runs")
-    some.add_argument("--seeds", **SEVERAL, type=natural, metavar="N", help="only these seeds")
-    some.add_argument(
-        "--to",
-        metavar="STAGE",
-        default="report",
-        choices=KINDS,
-        help=f"stop after this stage: {', '.join(KINDS[:-1])}",
-    )
-    work = parser.add_argument_group("work")
-    work.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="number of models trained at the same time (default: 1 on a GPU or with --ray, otherwise one per "
-        "`threads` cores)",
-    )
-    add_ray_options(work, gpus=True)
-    parser.add_argument("--keep", action="store_true", help="also save the results in the recipe's `kept` file")
+ARGUMENTS = [
+    Option("recipe RECIPE.yaml", "the recipe"),
+    Option("--keys", "print all keys of a recipe, and exit", action=_Keys, nargs=0),
+    OneOf(
+        Flag("--dry-run", "print the commands without running them"),
+        Flag("--status", "show which steps are done, and run nothing"),
+        Flag("--report", "write the report from existing results, and run nothing"),
+    ),
+    Flag("--smoke", "run a version shrunk to seconds, in FOLDER-smoke"),
+    Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
+    Option("--model-dir DIR", "models of the source parser (parse.source.models)"),
+    Option("--output DIR", "result folder (folder)"),
+    Option("--set KEY=VALUE", "override keys, such as train.max-epoch=2", **PAIRS),
+    Group(
+        "a part of it",
+        Option("--only SYSTEM[/SEED]", "only these systems or runs", **SEVERAL),
+        Option("--seeds N", "only these seeds", **SEVERAL, type=natural),
+        Option("--to STAGE", f"stop after this stage: {', '.join(KINDS[:-1])}", default="report", choices=KINDS),
+    ),
+    Group(
+        "work",
+        Option(
+            "--workers",
+            "models trained at the same time (default: 1 on a GPU or with --ray, otherwise cores / `threads`)",
+            type=positive,
+        ),
+        RAY,
+        GPUS_PER_WORKER,
+    ),
+    Flag("--keep", "also save the results in the recipe's `kept` file"),
+]
+COMMAND = Command(__doc__, "start", ARGUMENTS, step=2, resumes=True)
 
 
 def _translate_command(work: Work) -> str:

@@ -1,15 +1,20 @@
-"""``fairseq-syntax score``: BLEU, chrF, TER, RIBES, distinct-1, BEER, and tests against a baseline."""
+r"""Score translations, with significance.
 
-from __future__ import annotations
+Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.
 
-import argparse
+    fairseq-syntax score --ref test.de --sys plain=plain.out PASCAL=pascal.1.out,pascal.2.out --metrics bleu chrf \
+        --conllu test.en.conllu --by dependency-length
+"""
+
 import logging
+from argparse import Namespace
 
-from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.command import Command, Flag, Option
 from fairseq_syntax.cli.options import (
+    BASELINE,
+    REPORT,
     SEVERAL,
-    add_report,
-    add_translations,
+    TRANSLATIONS,
     natural,
     positive,
     print_report,
@@ -19,66 +24,36 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.runtime.files import check_output
 
-COMMAND = Command(
-    group="evaluate",
-    summary="score translations, with significance",
-    description="Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.",
-    example=r"""
-        fairseq-syntax score --ref test.de --sys plain=plain.out PASCAL=pascal.1.out,pascal.2.out --metrics bleu chrf \
-            --conllu test.en.conllu --by dependency-length""",
-    step=1,
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_translations(parser)
-    parser.add_argument("--src", metavar="FILE", help="source sentences; --by-length then counts their tokens")
-    parser.add_argument(
-        "--groups",
-        metavar="FILE",
-        help="file with the document of each sentence, one per line; the bootstrap then resamples documents",
-    )
-    parser.add_argument("--baseline", metavar="NAME", help="baseline system (default: the first)")
-    parser.add_argument("--also-against", **SEVERAL, default=[], metavar="NAME", help="additional baselines")
-    parser.add_argument("--by-length", type=positive, help="also report BLEU by length, in steps of N tokens")
-    parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
-    parser.add_argument(
-        "--by",
+ARGUMENTS = [
+    *TRANSLATIONS,
+    Option("--src FILE", "source sentences; --by-length then counts their tokens"),
+    Option("--groups FILE", "the document of each line; the bootstrap then resamples documents"),
+    BASELINE,
+    Option("--also-against NAME", "additional baselines", **SEVERAL, default=[]),
+    Option("--by-length", "also report BLEU by length, in steps of N tokens", type=positive),
+    Option("--conllu PARSE", "the source's parse, for --by"),
+    Option(
+        "--by PROPERTY",
+        "also report all scores by intervals of a property of the parse: length, depth, dependency-length, "
+        "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 sets the bounds",
         **SEVERAL,
-        metavar="PROPERTY",
-        help="also report all scores by intervals of a property of the parse: length, depth, "
-        "dependency-length, longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 sets the "
-        "bounds",
-    )
-    shown = f"default: {' '.join(USUAL)}"
-    parser.add_argument("--metrics", **SEVERAL, choices=[*METRICS, DISTINCT_KEY], help=shown)
-    parser.add_argument("--lines", metavar="FILE", help="score only lines that are non-empty in this file")
-    parser.add_argument(
-        "--controls",
-        **SEVERAL,
-        metavar="NAME",
-        help="report how much of each gain is due to syntax: compare SYSTEM with SYSTEM.NAME, trained on a "
-        "control parse",
-    )
-    parser.add_argument(
-        "--controls-by",
-        **SEVERAL,
-        metavar="PROPERTY",
-        help="with --controls: also by intervals of this property, as for --by",
-    )
-    parser.add_argument("--lowercase", action="store_true", help="compare lowercased text")
-    parser.add_argument(
-        "--resamples",
-        type=natural,
-        default=1000,
-        help="resamples of the bootstrap over sentences and seeds; 0: no test",
-    )
-    parser.add_argument("--trials", type=natural, default=10000, help="trials of the randomization test; 0: no test")
-    parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, if you have it")
-    add_report(parser)
+    ),
+    Option("--metrics", f"default: {' '.join(USUAL)}", **SEVERAL, choices=[*METRICS, DISTINCT_KEY]),
+    Option("--lines FILE", "score only lines that are non-empty in this file"),
+    Option(
+        "--controls NAME", "the share of each gain due to syntax, by SYSTEM.NAME trained on a control parse", **SEVERAL
+    ),
+    Option("--controls-by PROPERTY", "with --controls: also by intervals of this property, as for --by", **SEVERAL),
+    Flag("--lowercase", "compare lowercased text"),
+    Option("--resamples", "of the bootstrap over sentences and seeds; 0: no test", type=natural, default=1000),
+    Option("--trials", "trials of the randomization test; 0: no test", type=natural, default=10000),
+    Option("--beer COMMAND", "the BEER program, if you have it"),
+    *REPORT,
+]
+COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=1)
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
 
@@ -105,12 +80,14 @@ def main(args: argparse.Namespace) -> int:
     parses = read_parses(args.conllu, len(references[0]), sources) if args.conllu else None
     if lines is not None:
         chosen = [number for number, line in enumerate(lines) if line]
-        references = [[reference[i] for i in chosen] for reference in references]
-        sources = [sources[i] for i in chosen] if sources else None
-        groups = [groups[i] for i in chosen] if groups else None
-        parses = [parses[i] for i in chosen] if parses else None
+
+        def selected(rows):
+            return rows and [rows[number] for number in chosen]
+
+        references = [selected(reference) for reference in references]
+        sources, groups, parses = selected(sources), selected(groups), selected(parses)
         for run in (run for system in systems for run in system.runs):
-            run.lines, run.nbest = [run.lines[i] for i in chosen], [run.nbest[i] for i in chosen]
+            run.lines, run.nbest = selected(run.lines), selected(run.nbest)
     report = evaluate(
         systems,
         references,
@@ -122,4 +99,3 @@ def main(args: argparse.Namespace) -> int:
         groups=groups,
     )
     print_report(args, report, tables(report))
-    return 0

@@ -1,13 +1,20 @@
-"""``fairseq-syntax segment``: subword segmentation of parses and text."""
+r"""Split the words of a parse, or text, into subword pieces.
 
-from __future__ import annotations
+Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, which is trained here or supplied.
+For NAME.LANG.conllu, write the pieces to OUTPUT/NAME.LANG, and the parse with the number of pieces of each token to
+OUTPUT/NAME.LANG.conllu. For plain text, write only the pieces. Outputs that are up to date are not rewritten.
 
-import argparse
+    fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
+        --train sentencepiece --vocab-size 8000
+"""
+
 import sys
+from argparse import Namespace
 from itertools import chain
+from pathlib import Path
 
-from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive, probability, refuse
+from fairseq_syntax.cli.command import Command, Flag, OneOf, Option
+from fairseq_syntax.cli.options import FILE_LANGUAGE, RAY, SEED, SEVERAL, WORKERS, positive, probability, refuse
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 from fairseq_syntax.runtime.ray_workers import chosen_workers
@@ -15,68 +22,46 @@ from fairseq_syntax.runtime.ray_workers import chosen_workers
 OF_SENTENCEPIECE = ("model_type", "character_coverage")
 OF_TRAINING = ("train_on", "vocab_size", *OF_SENTENCEPIECE, "train_lines", "seed")
 
-COMMAND = Command(
-    group="data",
-    summary="split the words of a parse, or text, into subword pieces",
-    description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, which is "
-    "trained here or supplied. For NAME.LANG.conllu, write the pieces to OUTPUT/NAME.LANG, and the "
-    "parse with the number of pieces of each token to OUTPUT/NAME.LANG.conllu. For plain text, write "
-    "only the pieces. Outputs that are up to date are not rewritten.",
-    example=r"""
-        fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
-            --train sentencepiece --vocab-size 8000""",
-    step=3,
-    resumes=True,
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_file_language(parser)
-    parser.add_argument(
-        "--input", **SEVERAL, required=True, metavar="FILE", help=".conllu or plain text files; may be .gz"
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="output folder; must not contain the input")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--model",
-        metavar="FILE",
-        help="segmentation.LANG.json of an earlier run, or your own sentencepiece model or subword-nmt codes",
-    )
-    which.add_argument(
-        "--train",
-        choices=("sentencepiece", "subword_nmt", "words"),
-        help="train a model of this kind; words: every word is a piece, and fairseq-preprocess drops rare "
-        "words by --nwordssrc and --thresholdsrc",
-    )
-    parser.add_argument("--train-on", **SEVERAL, metavar="FILE", help="training texts (default: the first --input)")
-    parser.add_argument(
-        "--vocab-size", type=positive, default=8000, help="vocabulary size; smaller if the text has fewer pieces"
-    )
-    parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
-    parser.add_argument(
-        "--character-coverage",
+ARGUMENTS = [
+    FILE_LANGUAGE,
+    Option("--input FILE", ".conllu or plain text files; may be .gz", **SEVERAL, required=True),
+    Option("--output DIR", "output folder; must not contain the input", required=True),
+    OneOf(
+        Option("--model FILE", "segmentation.LANG.json, a sentencepiece model or subword-nmt codes"),
+        Option(
+            "--train",
+            "train such a model; words: every word is a piece, and fairseq-preprocess drops rare ones by --nwordssrc",
+            choices=("sentencepiece", "subword_nmt", "words"),
+        ),
+        required=True,
+    ),
+    Option("--train-on FILE", "training texts (default: the first --input)", **SEVERAL),
+    Option("--vocab-size", "vocabulary size; smaller if the text has fewer pieces", type=positive, default=8000),
+    Option("--model-type", "sentencepiece only", choices=("unigram", "bpe"), default="unigram"),
+    Option(
+        "--character-coverage SHARE",
+        "share of characters covered, sentencepiece only; for Chinese or Japanese below 1, such as 0.9995",
         type=probability,
         default=1.0,
-        metavar="SHARE",
-        help="share of characters covered, sentencepiece only; for Chinese or Japanese below 1, such as 0.9995",
-    )
-    parser.add_argument("--train-lines", type=positive, default=0, help="train on N random lines (default: all)")
-    parser.add_argument("--seed", type=natural, default=1, help="random seed")
-    add_workers(parser)
-    parser.add_argument("--overwrite", action="store_true", help="train and segment again, even if outputs exist")
+    ),
+    Option("--train-lines", "train on N random lines (default: all)", type=positive, default=0),
+    SEED,
+    WORKERS,
+    RAY,
+    Flag("--overwrite", "train and segment again, even if outputs exist"),
+]
+COMMAND = Command(__doc__, "data", ARGUMENTS, step=3, resumes=True)
 
 
-def main(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
+def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
 
     if args.model or args.train == "words":
-        refuse(args, add_arguments, OF_TRAINING, "no model is trained with --model or --train words")
+        refuse(args, OF_TRAINING, "no model is trained with --model or --train words")
     if args.train == "subword_nmt":
-        refuse(args, add_arguments, OF_SENTENCEPIECE, "is an option of sentencepiece, not of --train subword_nmt")
+        refuse(args, OF_SENTENCEPIECE, "is an option of sentencepiece, not of --train subword_nmt")
     if not args.train_lines:
-        refuse(args, add_arguments, ["seed"], "no lines are drawn without --train-lines")
+        refuse(args, ["seed"], "no lines are drawn without --train-lines")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     check_outputs(chain.from_iterable(outputs), args.input)
@@ -115,4 +100,3 @@ def main(args: argparse.Namespace) -> int:
     where = f"--trainpref {outdir}/TRAIN --validpref {outdir}/VALID --destdir BIN"
     plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
     print(f"next: fairseq-preprocess {plugin} -s SRC -t TGT {where}")
-    return 0

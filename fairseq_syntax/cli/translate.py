@@ -1,25 +1,34 @@
-"""``fairseq-syntax translate``: raw text in, text out."""
+"""Translate raw text with a trained model.
+
+Translate raw text or CoNLL-U line by line. The text is parsed if the model needs a parse, segmented, translated and
+detokenized. Empty lines stay empty.
+
+    fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import (
-    add_model,
-    add_search,
-    add_translator,
+    BEAM,
+    MISSING_PARSE,
+    MODEL,
+    TRANSLATOR,
     is_stream,
     opened,
+    positive,
     read_sentences,
     translator_options,
 )
 from fairseq_syntax.corpus.text_parts import count_lines
+from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
 from fairseq_syntax.runtime.files import check_output
 from fairseq_syntax.runtime.named_files import files_of
@@ -27,35 +36,22 @@ from fairseq_syntax.runtime.named_files import files_of
 if TYPE_CHECKING:
     from fairseq_syntax.inference.sentences import Sentence
 
-COMMAND = Command(
-    group="use",
-    summary="translate raw text with a trained model",
-    description="Translate raw text or CoNLL-U line by line. The text is parsed if the model needs a parse, "
-    "segmented, translated and detokenized. Empty lines stay empty.",
-    example="fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de",
-    needs_fairseq=True,
-    step=1,
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
-    parser.add_argument("--output", default="-", metavar="FILE", help="file for the translations (default: stdout)")
-    parser.add_argument(
-        "--alignments",
-        metavar="FILE",
-        help="also write word alignments: one line of links per sentence, such as 0-0 2-1, source word first; "
-        "with character positions if FILE ends in .jsonl",
-    )
-    add_translator(parser)
-    parser.add_argument(
-        "--missing-parse",
-        choices=("error", "neutral"),
-        default="error",
-        help="for text that cannot be parsed: stop, or translate it without a parse",
-    )
-    add_search(parser)
+ARGUMENTS = [
+    MODEL,
+    Option("--input FILE", "text, or a .conllu file (default: text on stdin)", default="-"),
+    Option("--output FILE", "file for the translations (default: stdout)", default="-"),
+    Option(
+        "--alignments FILE",
+        "also write word alignments: one line of links per sentence, such as 0-0 2-1, source word first; with "
+        "character positions if FILE ends in .jsonl",
+    ),
+    *TRANSLATOR,
+    MISSING_PARSE,
+    BEAM,
+    Option("--lenpen P", "length penalty", type=real(-10.0, 10.0), default=1.0),
+    Option("--max-len-b", "maximum number of pieces per translation", type=positive, default=200),
+]
+COMMAND = Command(__doc__, "use", ARGUMENTS, step=1, needs_fairseq=True)
 
 
 def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
@@ -69,7 +65,7 @@ def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
             return
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: Namespace) -> int:
     """Translate; returns 1 if a line could not be translated."""
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.use.base import cut_short

@@ -1,25 +1,15 @@
-"""``fairseq-syntax user-dir``: the path of the plugin."""
+"""Print the path for --user-dir.
 
-from __future__ import annotations
+fairseq-train bin --user-dir "$(fairseq-syntax user-dir)" --task syntax_translation
+"""
 
-import argparse
-import os
+from argparse import Namespace
+from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 
-COMMAND = Command(
-    group="train",
-    summary="print the path for --user-dir",
-    example='fairseq-train bin --user-dir "$(fairseq-syntax user-dir)" --task syntax_translation',
-    step=1,
-)
+COMMAND = Command(__doc__, group="train", step=1)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none."""
-
-
-def main(args: argparse.Namespace) -> None:
-    import fairseq_syntax
-
-    print(os.path.dirname(os.path.abspath(fairseq_syntax.__file__)))
+def main(args: Namespace) -> None:
+    print(Path(__file__).absolute().parents[1])

@@ -21,7 +21,6 @@ from typing import Any
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.commands import run_command
 from fairseq_syntax.runtime.ray_node import Job, do_task
 from fairseq_syntax.runtime.workers import Pool, Workers, cores
@@ -37,25 +36,6 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 
 
 # ---------------------------------------------------------------------------------------------- the command line
-
-
-def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
-    """Add ``--ray`` and, for work that can use GPUs, ``--gpus-per-worker`` to a parser or a group of options."""
-    parser.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="run workers on the Ray cluster with this head (HOST:PORT; local starts one). Without ADDRESS: "
-        "the cluster of RAY_ADDRESS, one that runs here, or one started for this command",
-    )
-    if gpus:
-        parser.add_argument(
-            "--gpus-per-worker",
-            type=real(0.0, 1e3),
-            metavar="G",
-            help="with --ray: GPUs per worker, such as 1 or 0.5 (default: 1 with --device cuda, otherwise none)",
-        )
 
 
 def chosen_workers(

@@ -16,7 +16,7 @@ import torch
 
 import fairseq_syntax
 from fairseq_syntax.cli import main
-from fairseq_syntax.cli.command import GROUPS, _Help, add_command, commands
+from fairseq_syntax.cli.command import GROUPS, _Help, commands
 from fairseq_syntax.runtime.bounds import Range
 
 SUBCOMMANDS = commands()
@@ -103,8 +103,7 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def parser_of(subcommand: str) -> argparse.ArgumentParser:
     """The whole command's parser, with this subcommand alone."""
     parser = argparse.ArgumentParser(prog="fairseq-syntax")
-    module = SUBCOMMANDS[subcommand]
-    module.add_arguments(add_command(parser.add_subparsers(), subcommand, module.COMMAND))
+    SUBCOMMANDS[subcommand].COMMAND.add_to(parser.add_subparsers(), subcommand)
     return parser
 
 

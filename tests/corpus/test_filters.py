@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import sys
 
 import pytest
-from data_errors import data_error
+from data_errors import data_error, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_syntax.cli import filter as command
 from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
@@ -292,17 +290,15 @@ def test_a_filter_that_was_killed_goes_on_and_one_that_is_done_is_not_done_again
 
 
 def test_the_command_prints_its_report(corpus, capsys):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    argv = ["--input", f"{corpus}/en", f"{corpus}/de", "--output", f"{corpus}/o.en", f"{corpus}/o.de"]
-    assert command.main(parser.parse_args([*argv, "--max-ratio", "2", "--min-length", "2"])) == 0
+    argv = ["filter", "--input", f"{corpus}/en", f"{corpus}/de", "--output", f"{corpus}/o.en", f"{corpus}/o.de"]
+    assert run(*argv, "--max-ratio", "2", "--min-length", "2") == 0
     printed = capsys.readouterr().out
     assert "7 lines, 4 kept, 3 removed" in printed
     assert "1  ratio; the first is line 4: 10:2" in printed and "eins zwei" in printed
     with data_error("--conllu", "--conllu-output"):
-        command.main(parser.parse_args([*argv, "--conllu", "x"]))
+        run(*argv, "--conllu", "x")
     with data_error("--min-length", "--max-length"):
-        command.main(parser.parse_args([*argv, "--min-length", "5", "--max-length", "4"]))
+        run(*argv, "--min-length", "5", "--max-length", "4")
 
 
 @pytest.mark.parametrize(
@@ -313,10 +309,8 @@ def test_the_command_prints_its_report(corpus, capsys):
     ],
 )
 def test_limits_that_make_no_sense(option, capsys):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
     with pytest.raises(SystemExit):
-        parser.parse_args(["--input", "x", "--output", "y", *option])
+        run("filter", "--input", "x", "--output", "y", *option)
     assert f"{option[0]}: " in capsys.readouterr().err
 
 

@@ -1,15 +1,13 @@
 """Linearised parses, and the doubled corpus."""
 
-import argparse
 import itertools
 import random
 import shutil
 
 import pytest
-from data_errors import data_error
+from data_errors import data_error, run
 from random_parses import random_tree
 
-from fairseq_syntax.cli import multitask
 from fairseq_syntax.corpus import multitask as doubling
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, parse_conllu_block, write_conllu
 from fairseq_syntax.corpus.multitask import is_projective, linearize
@@ -106,11 +104,8 @@ def test_a_chain_deeper_than_the_interpreters_stack():
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def run(tmp_path, *options):
-    parser = argparse.ArgumentParser()
-    multitask.add_arguments(parser)
-    common = ["-s", "en", "-t", "de", "--output", str(tmp_path / "out")]
-    return multitask.main(parser.parse_args([*common, *options]))
+def multitask(tmp_path, *options):
+    return run("multitask", "-s", "en", "-t", "de", "--output", tmp_path / "out", *options)
 
 
 def corpus(tmp_path, n=20):
@@ -131,7 +126,7 @@ def corpus(tmp_path, n=20):
 
 def test_every_source_twice_in_one_order_for_a_seed(tmp_path, capsys):
     prefix, texts = corpus(tmp_path)
-    run(tmp_path, "--train", str(prefix), "--seed", "7")
+    multitask(tmp_path, "--train", str(prefix), "--seed", "7")
     assert f"{len(texts)} translations and {len(texts) - 1} parses" in capsys.readouterr().out
     source, target = ((tmp_path / "out" / f"train.{lang}").read_text().splitlines() for lang in ("en", "de"))
     pairs = list(zip(source, target))
@@ -142,31 +137,31 @@ def test_every_source_twice_in_one_order_for_a_seed(tmp_path, capsys):
             heads = random_tree(random.Random(i), i % 4 + 1)
             assert (f"<parse> {text} <parse>", " ".join(linearize(parsed(heads)))) in pairs
     assert [t for s, t in pairs if s.startswith("<t")] != [f"satz {i}" for i in range(len(texts))]
-    run(tmp_path, "--train", str(prefix), "--seed", "7")
+    multitask(tmp_path, "--train", str(prefix), "--seed", "7")
     assert (tmp_path / "out" / "train.en").read_text().splitlines() == source
 
 
 def test_neither_parts_nor_workers_change_the_corpus(tmp_path, monkeypatch):
     prefix, _ = corpus(tmp_path)
-    run(tmp_path, "--train", str(prefix))
+    multitask(tmp_path, "--train", str(prefix))
     whole = [(tmp_path / "out" / f"train.{lang}").read_bytes() for lang in ("en", "de")]
     for part_lines, workers in ((3, 1), (7, 2), (20, 3)):
         shutil.rmtree(tmp_path / "out")
         monkeypatch.setattr(doubling, "PART_LINES", part_lines)
-        run(tmp_path, "--train", str(prefix), "--workers", str(workers))
+        multitask(tmp_path, "--train", str(prefix), "--workers", str(workers))
         assert [(tmp_path / "out" / f"train.{lang}").read_bytes() for lang in ("en", "de")] == whole
         assert not list((tmp_path / "out").glob("*.parts"))
 
 
 def test_translation_only(tmp_path):
     prefix, texts = corpus(tmp_path)
-    run(tmp_path, "--translate-only", str(prefix), "--tags", "<T>", "<P>")
+    multitask(tmp_path, "--translate-only", str(prefix), "--tags", "<T>", "<P>")
     assert (tmp_path / "out" / "train.en").read_text().splitlines() == [f"<T> {text} <T>" for text in texts]
 
 
 def test_words_in_brackets(tmp_path):
     prefix, _ = corpus(tmp_path, n=2)
-    run(tmp_path, "--train", str(prefix), "--words")
+    multitask(tmp_path, "--train", str(prefix), "--words")
     assert "(root w0 )root" in (tmp_path / "out" / "train.de").read_text().splitlines()
 
 
@@ -176,21 +171,21 @@ def test_nothing_is_written_through_a_link_onto_the_input(tmp_path):
     (tmp_path / "out" / "train.en").symlink_to(f"{prefix}.en")
     for option in ("--train", "--translate-only"):
         with data_error(path="train.en"):
-            run(tmp_path, option, str(prefix))
+            multitask(tmp_path, option, str(prefix))
     assert (tmp_path / "seg" / "train.en").read_text().splitlines() == texts
 
 
 def test_errors_name_the_file(tmp_path):
     prefix, _ = corpus(tmp_path)
     with data_error(path="train.en", line=2):
-        run(tmp_path, "--train", str(prefix), "--tags", "w1", "w9")
+        multitask(tmp_path, "--train", str(prefix), "--tags", "w1", "w9")
     (tmp_path / "seg" / "train.de").write_text("one line\n")
     with data_error(path="train.de", line=1):
-        run(tmp_path, "--train", str(prefix))
+        multitask(tmp_path, "--train", str(prefix))
     (tmp_path / "more").mkdir()
     with data_error(path="train.en"):
-        run(tmp_path, "--train", str(prefix), "--translate-only", str(tmp_path / "more" / "train"))
+        multitask(tmp_path, "--train", str(prefix), "--translate-only", str(tmp_path / "more" / "train"))
     with data_error("--train", "--translate-only"):
         run(tmp_path)
     with data_error("--words", "--form"):
-        run(tmp_path, "--train", str(prefix), "--words", "--form", "relations")
+        multitask(tmp_path, "--train", str(prefix), "--words", "--form", "relations")

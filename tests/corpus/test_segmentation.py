@@ -10,14 +10,13 @@ from contextlib import suppress
 
 import pytest
 import sentencepiece
-from data_errors import data_error
+from data_errors import data_error, run
 from fairseq.data import Dictionary
 from fairseq.tokenizer import tokenize_line
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main
-from fairseq_syntax.cli import segment as segment_cli
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
@@ -353,9 +352,7 @@ def test_a_word_of_white_space_is_an_error(segmenters):
 
 
 def run_segment(*arguments):
-    parser = argparse.ArgumentParser()
-    segment_cli.add_arguments(parser)
-    return segment_cli.main(parser.parse_args([*map(str, arguments)]))
+    return run("segment", *arguments)
 
 
 def test_words_are_one_piece_each_but_where_they_read_as_special_symbols(segmenters):
@@ -601,9 +598,9 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
         if self.outputs[0].name == "valid.en":
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Step, "begin", begin)
-        run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
+        assert run_segment(*train, "--vocab-size", "80", "--input", corpus, valid) == 130, "interrupted"
     with data_error(path="valid.en"):
         check_text(args)
     run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)

@@ -39,7 +39,13 @@ def data_error(
     assert option is None or error.option == option, error
 
 
+def run(*argv: object) -> int:
+    """Run a command of this package; its errors are raised. Returns the exit status."""
+    with mock.patch.dict(os.environ, {WITH_TRACEBACK: "1"}):
+        return cli.main([str(word) for word in argv])
+
+
 def refused(argv: Iterable[str | os.PathLike[str]], *names: str, **about: Any) -> None:
     """A command of this package is refused for what it is about; see :func:`data_error`."""
-    with mock.patch.dict(os.environ, {WITH_TRACEBACK: "1"}), data_error(*names, **about):
-        cli.main([os.fspath(word) for word in argv])
+    with data_error(*names, **about):
+        run(*argv)

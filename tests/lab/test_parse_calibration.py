@@ -12,8 +12,8 @@ from parse_models import conllu, models, sentences
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import parse_conllu_block
-from fairseq_syntax.lab import calibration
-from fairseq_syntax.lab.calibration import Choices
+from fairseq_syntax.lab.scoring import calibration
+from fairseq_syntax.lab.scoring.calibration import Choices
 
 GOLD = """1	a	_	_	_	_	2	det	_	_
 2	b	_	_	_	_	0	root	_	_

@@ -156,9 +156,9 @@ def test_bars_are_the_scores_by_length():
         {"over": 0, "to": 10, "sentences": 5, "BLEU": {"a": 20.0, "b": 21.0}},
         {"over": 20, "to": 30, "sentences": 1234, "BLEU": {"a": 10.0, "b": 12.0}},
     ]}  # fmt: skip
-    axes = plot.bleu_by_length(table).axes[0]
+    axes, below = plot.bleu_by_length(table).axes
     assert [bar.get_height() for bar in axes.patches] == [20.0, 10.0, 21.0, 12.0]
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["(0, 10]\n5", "(20, 30]\n1,234"]
+    assert [text.get_text() for text in below.get_xticklabels()] == ["(0, 10]\n5", "(20, 30]\n1,234"]
 
 
 def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):
@@ -206,11 +206,11 @@ def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(
     argv = ["--ref", tmp_path / "ref", "--src", tmp_path / "src", "--sys", *(f"{n}={tmp_path / n}" for n in systems)]
     runs = {name: [read_translations(tmp_path / name).lines] for name in systems}
     table = by_length(runs, [sources], 10, sources)
-    axes, below = plot.gain_by_length(table, "base").axes
+    axes, below = plot.bleu_by_length(table, "base").axes
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(gains["near"] + gains["far"])
     assert [bar.get_height() for bar in below.patches] == pytest.approx(shares) and sum(shares) == pytest.approx(100)
     with pytest.raises(SyntaxDataError):
-        plot.gain_by_length(table, "nosuch")
+        plot.bleu_by_length(table, "nosuch")
 
     out, report = tmp_path / "gain.png", tmp_path / "report.json"
     score = ["score", *argv, "--metrics", "bleu", "--by-length", "10", "--resamples", "0", "--trials", "0"]

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from data_errors import data_error
+from data_errors import data_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 from nltk.translate.ribes_score import corpus_ribes
@@ -21,7 +21,7 @@ from sacrebleu import corpus_bleu, sentence_bleu, sentence_chrf, sentence_ter
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy import stats
 
-from fairseq_syntax.cli import score as command
+from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import metrics, significance
 from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
@@ -57,17 +57,11 @@ def files(tmp_path_factory):
     return folder
 
 
-def _parse(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args([*map(str, argv)])
-
-
 @pytest.fixture(scope="module")
 def report(files):
     out = files / "report.json"
-    assert command.main(_parse("--ref", files / "ref", "--sys", f"a={files / 'a'}", f"b={files / 'b'}", "--trials",
-                               "500", "--resamples", "200", "--by-length", "10", "--json", out)) == 0  # fmt: skip
+    assert run("score", "--ref", files / "ref", "--sys", f"a={files / 'a'}", f"b={files / 'b'}", "--trials",
+               "500", "--resamples", "200", "--by-length", "10", "--json", out) == 0  # fmt: skip
     return json.loads(out.read_text())
 
 
@@ -172,7 +166,10 @@ def test_bleu_by_length_scores_each_interval_as_a_file_of_its_own(files, report)
 
 
 def test_systems_of_repeated_options_add_up(files):
-    args = _parse("--ref", files / "ref", "--sys", "a", "b", "--sys", "c", "--metrics", "bleu", "--metrics", "chrf")
+    parser = argparse.ArgumentParser()
+    score.COMMAND.add_to(parser.add_subparsers(), "score")
+    argv = ["--ref", str(files / "ref"), "--sys", "a", "b", "--sys", "c", "--metrics", "bleu", "--metrics", "chrf"]
+    args = parser.parse_args(["score", *argv])
     assert (args.sys, args.metrics) == (["a", "b", "c"], ["bleu", "chrf"])
 
 
@@ -255,7 +252,7 @@ def test_chinese_is_scored_by_its_tokenizer():
 def test_raw_text_without_spaces_is_cut_by_a_tokenizer_that_can(tmp_path, capsys, line, tokenizer):
     (tmp_path / "ref").write_text(f"{line}\n" * 3)
     options = ["--metrics", "bleu", "--resamples", "0", "--trials", "0", "--json", str(tmp_path / "report")]
-    command.main(_parse("--ref", str(tmp_path / "ref"), "--sys", f"a={tmp_path / 'ref'}", *options))
+    run("score", "--ref", str(tmp_path / "ref"), "--sys", f"a={tmp_path / 'ref'}", *options)
     report = json.loads((tmp_path / "report").read_text())
     assert f"tok:{tokenizer}" in report["signatures"]["BLEU"]
     assert (tokenizer in capsys.readouterr().err) == (tokenizer != "13a")
@@ -321,7 +318,7 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
     short = tmp_path / "short"
     short.write_text("one line\n")
     with data_error(path="short"):
-        command.main(_parse("--ref", files / "ref", "--sys", short))
+        run("score", "--ref", files / "ref", "--sys", short)
     a = read_system(str(files / "a"))
     with data_error(str(files / "a"), "--sys"):
         evaluate([a, a], [read_text(files / "ref")], Options())
@@ -332,7 +329,7 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
     (files / "a,b").write_text((files / "a").read_text(encoding="utf-8"), encoding="utf-8")
     assert read_system(f"c={files / 'a,b'}").runs[0].lines == a.runs[0].lines
     with data_error("klingon"):
-        command.main(_parse("--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon"))
+        run("score", "--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon")
 
 
 def test_beer_is_the_last_score_that_the_program_prints(tmp_path):
@@ -364,7 +361,7 @@ def test_case_is_left_out_of_every_metric_where_that_is_asked_for(tmp_path, caps
     argv += ["--metrics", "bleu", "bleu1", "chrf", "ter", "ribes", "--resamples", "0", "--trials", "0"]
     reports = []
     for more in ([], ["--lowercase"]):
-        command.main(_parse(*argv, *more))
+        run("score", *argv, *more)
         reports.append(json.loads(capsys.readouterr().out))
     cased, uncased = ([system["mean"] for system in report["systems"]] for report in reports)
     assert uncased[0] == uncased[1] == cased[1], "the text is lower case already"
@@ -393,9 +390,9 @@ def test_markdown_and_json_are_printed(files, capsys):
         "0",
     ]
     argv += ["--resamples", "20"]
-    command.main(_parse(*argv, "--format", "markdown", "--baseline", "b"))
+    run("score", *argv, "--format", "markdown", "--baseline", "b")
     assert "**Against b**" in capsys.readouterr().out
-    command.main(_parse(*argv, "--json", "-"))
+    run("score", *argv, "--json", "-")
     assert json.loads(capsys.readouterr().out)["baseline"] == "a"
 
 
@@ -413,7 +410,7 @@ def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
         (["--sys", ref, "--tokenize", "klingon"], "klingon"),
     ):
         with data_error(name):
-            command.main(_parse("--ref", ref, *argv))
+            run("score", "--ref", ref, *argv)
     assert (tmp_path / "ref").read_text() == "a b\n"
 
 

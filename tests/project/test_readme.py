@@ -17,15 +17,15 @@ TREES = ("bench", "docs", "examples", "fairseq_syntax", "preprocess", "tests", "
 @pytest.mark.checkout
 def test_commands_of_the_readme_are_ones() -> None:
     """Every command of this package in its blocks is accepted by its parser."""
-    from fairseq_syntax.cli.command import add_command, load
+    from fairseq_syntax.cli.command import load
 
     blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
     commands = [line for block in blocks for line in block.splitlines() if line.startswith("fairseq-syntax ")]
     assert len(commands) >= 3
     for command in commands:
         words = shlex.split(command, comments=True)[1:]
-        parser, module = argparse.ArgumentParser(), load(words[0])
-        module.add_arguments(add_command(parser.add_subparsers(dest="subcommand"), words[0], module.COMMAND))
+        parser = argparse.ArgumentParser()
+        load(words[0]).COMMAND.add_to(parser.add_subparsers(dest="subcommand"), words[0])
         assert parser.parse_args(words).subcommand == words[0]
 
 

@@ -20,14 +20,12 @@ from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "bleu_by_length",
     "box_plot",
     "diversity_curves",
-    "gain_by_length",
     "reliability_diagram",
     "save",
     "score_by_property",
@@ -70,48 +68,35 @@ def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
 
 
 @any_script()
-def bleu_by_length(table: Mapping) -> Figure:
-    """BLEU per interval of length, one bar per system, with the number of sentences (Figure 4 of the LDD paper).
+def bleu_by_length(table: Mapping, baseline: str | None = None) -> Figure:
+    """BLEU per interval of length, a bar per system, with the share of the sentences below.
+
+    As in Figure 4 of the LDD paper; with a baseline, gains over it as in Figure 2 of the PASCAL paper.
 
     Args:
         table: the ``by_length`` part of a score report
-    """
-    buckets = table["buckets"]
-    names = list(buckets[0]["BLEU"])
-    figure, axes = _axes(width=_width(buckets, names, 0.3), height=3.6)
-    _bars(axes, {name: [bucket["BLEU"][name] for bucket in buckets] for name in names})
-    axes.set_xticks(range(len(buckets)), [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets])
-    axes.set_xlabel(f"tokens of the {table['of']}; sentences below")
-    axes.set_ylabel("BLEU")
-    _legend(figure)
-    return figure
-
-
-@any_script()
-def gain_by_length(table: Mapping, baseline: str) -> Figure:
-    """Gain in BLEU per interval of length, with the share of sentences below (Figure 2 of the PASCAL paper).
-
-    Args:
-        table: the ``by_length`` part of a score report
-        baseline: the name of the baseline
 
     Raises:
         SyntaxDataError: the baseline does not exist, or there is no other system
     """
     buckets = table["buckets"]
-    names = [name for name in buckets[0]["BLEU"] if name != baseline]
-    if baseline not in buckets[0]["BLEU"] or not names:
-        raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=meant(baseline, buckets[0]["BLEU"]))
+    systems = buckets[0]["BLEU"]
+    names = [name for name in systems if name != baseline]
+    if not names or (baseline is not None and baseline not in systems):
+        raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=meant(str(baseline), systems))
     figure, (axes, below) = _axes(width=_width(buckets, names, 0.3), height=4.6, rows=2, ratios=(3, 1))
-    _bars(axes, {name: [b["BLEU"][name] - b["BLEU"][baseline] for b in buckets] for name in names})
+    for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(names), 0.8), _looks(names))):
+        bars = [bucket["BLEU"][name] - (bucket["BLEU"][baseline] if baseline else 0.0) for bucket in buckets]
+        look = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        axes.bar(np.arange(len(bars)) + offset, bars, 0.8 / len(names) * 0.92, label=name, **look)
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_ylabel(f"ΔBLEU over {baseline}")
+    axes.set_ylabel(f"ΔBLEU over {baseline}" if baseline else "BLEU")
     axes.set_xticks(range(len(buckets)), [""] * len(buckets))
     sentences = np.array([bucket["sentences"] for bucket in buckets])
     below.bar(range(len(buckets)), 100 * sentences / sentences.sum(), 0.8, color="gray")
     below.set_ylabel("% of sentences")
-    below.set_xticks(range(len(buckets)), [f"({bucket['over']}, {bucket['to']}]" for bucket in buckets])
-    below.set_xlabel(f"tokens of the {table['of']}")
+    below.set_xticks(range(len(buckets)), [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets])
+    below.set_xlabel(f"tokens of the {table['of']}; sentences below")
     _legend(figure)
     return figure
 
@@ -290,14 +275,6 @@ def _width(intervals: Sequence, names: Sequence[str], room: float) -> float:
 def _offsets(n: int, width: float) -> list[float]:
     """The centres of n equal parts of a width, centred on 0."""
     return [(i - (n - 1) / 2) * width / n for i in range(n)]
-
-
-def _bars(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar for each system in each interval."""
-    for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(values), 0.8), _looks(values))):
-        places, width = np.arange(len(values[name])) + offset, 0.8 / len(values) * 0.92
-        look = HATCHES[i % len(HATCHES)]
-        axes.bar(places, values[name], width, label=name, color=color, hatch=look, edgecolor="white", linewidth=0)
 
 
 def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:

@@ -189,7 +189,7 @@ def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool) -> list[str
 
 def pictures(plan: Plan, results: Results) -> Iterator[Section]:
     """Draw and save BLEU and gains by length, box plots of sentence scores, and perplexity during training."""
-    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
+    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, save, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
     metric = next((key for key in plan.recipe.score.metrics if key in METRICS), "")
@@ -198,7 +198,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
         if "by_length" in scores:
             figures["BLEU by length"] = bleu_by_length(scores["by_length"])
             if scores.get("baseline") and len(scores["systems"]) > 1:
-                figures["Gains by length"] = gain_by_length(scores["by_length"], scores["baseline"])
+                figures["Gains by length"] = bleu_by_length(scores["by_length"], scores["baseline"])
         has_box = plan.recipe.score.box and metric and not table.lines
         if has_box and (by_system := sentence_scores(plan, table, scores, metric)):
             figures["Scores of sentences"] = box_plot(by_system, METRICS[metric])

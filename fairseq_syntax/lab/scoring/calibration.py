@@ -7,8 +7,10 @@ accuracy over bins of equal width, each weighted by the number of words in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,10 @@ from scipy.optimize import minimize_scalar
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.tables import Table, number
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 THRESHOLDS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 # A floor for the logarithm: a word whose correct arc was not kept adds 20.7 to the log loss.
 _LEAST = 1e-9
@@ -34,15 +38,14 @@ class Choices:
     n: int
     owner: NDArray[np.int64]
     p: Floats
-    right: NDArray[np.bool_]
+    right: Bools
 
     @classmethod
     def of(cls, distributions: Sequence[Sequence[tuple[float, bool]]]) -> Choices:
         """Build from each distribution's choices, given as (probability, whether it is the gold one)."""
-        choices = [choice for distribution in distributions for choice in distribution]
-        p, right = zip(*choices) if choices else ((), ())
+        choices = np.array([choice for distribution in distributions for choice in distribution]).reshape(-1, 2)
         owner = np.repeat(np.arange(len(distributions)), [len(distribution) for distribution in distributions])
-        return cls(len(distributions), owner, np.array(p), np.array(right, dtype=bool))
+        return cls(len(distributions), owner, choices[:, 0], choices[:, 1].astype(bool))
 
     def at(self, temperature: float) -> Choices:
         """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalized."""
@@ -52,13 +55,12 @@ class Choices:
         mass = np.bincount(self.owner, self.p, self.n)
         return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
 
-    def best(self) -> tuple[Floats, NDArray[np.bool_]]:
+    def best(self) -> tuple[Floats, Bools]:
         """The largest probability of each distribution [n], and whether its choice is correct [n]."""
         order = np.lexsort((self.p, self.owner))
         # Sorted by owner, then by p: the last entry of each owner has the largest p.
-        last = np.flatnonzero(np.diff(self.owner[order], append=-1))
+        top = order[np.flatnonzero(np.diff(self.owner[order], append=-1))]
         confidence, correct = np.zeros(self.n), np.zeros(self.n, dtype=bool)
-        top = order[last]
         confidence[self.owner[top]], correct[self.owner[top]] = self.p[top], self.right[top]
         return confidence, correct
 
@@ -67,7 +69,7 @@ class Choices:
         gold_mass = np.bincount(self.owner, self.p * self.right, self.n)
         return float(-np.log(np.maximum(gold_mass, _LEAST)).mean())
 
-    def part(self, which: NDArray[np.bool_]) -> Choices:
+    def part(self, which: Bools) -> Choices:
         """The distributions selected by a mask [n]."""
         kept = which[self.owner]
         number = np.cumsum(which) - 1  # each distribution's index among the selected ones
@@ -87,8 +89,16 @@ class Sample:
     arcs: Choices
     labels: Choices
     tree_p: Floats
-    tree_right: NDArray[np.bool_]
-    tree_labelled: NDArray[np.bool_]
+    tree_right: Bools
+    tree_labelled: Bools
+
+
+def sentences(line: ParsedLine) -> Iterator[ParsedLine]:
+    """The words, heads and labels of each sentence of a line."""
+    for start, end in line.sentences:
+        heads = [head - start for head in line.heads[start:end]]
+        words, deprels = line.words[start:end], line.deprels[start:end]
+        yield ParsedLine(words, heads, deprels, line_number=line.line_number)
 
 
 def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
@@ -102,51 +112,40 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     labels: list[list[tuple[float, bool]]] = []
     tree: list[tuple[float, bool, bool]] = []
     for truth, guess in zip(gold, parsed, strict=True):
+        line = f"line {truth.line_number + 1}"
         if truth.words != guess.words:
-            raise SyntaxDataError(
-                f"line {truth.line_number + 1} has different words in the treebank and in the parse",
-                hint="parse the treebank's own words",
-            )
+            message = f"{line} has different words in the treebank and in the parse"
+            raise SyntaxDataError(message, hint="parse the treebank's own words")
         if truth.words and guess.arcs is None:
-            raise SyntaxDataError(
-                f"line {truth.line_number + 1} of the parse has no distributions", hint="parse with --distributions"
-            )
-        mass_of_words: list[dict[int, dict[str, float]]] = [{} for _ in truth.words]
+            raise SyntaxDataError(f"{line} of the parse has no distributions", hint="parse with --distributions")
+        arcs_of: list[dict[tuple[int, str], float]] = [defaultdict(float) for _ in truth.words]
         for dependent, head, label, p in guess.arcs or ():
-            by_label = mass_of_words[dependent].setdefault(head, {})
-            by_label[label] = by_label.get(label, 0.0) + p
-        for word, by_head in enumerate(mass_of_words):
-            head, label = truth.heads[word], truth.deprels[word]
-            mass = {candidate: sum(by_label.values()) for candidate, by_label in by_head.items()}
-            heads.append([(p, candidate == head) for candidate, p in mass.items()])
-            arcs.append(
-                [
-                    (p, candidate == head and name == label)
-                    for candidate, by_label in by_head.items()
-                    for name, p in by_label.items()
-                ]
-            )
-            if mass.get(head, 0.0) > 0.0:
-                labels.append([(p / mass[head], name == label) for name, p in by_head[head].items()])
-            right = guess.heads[word] == head
-            tree.append((mass.get(guess.heads[word], 0.0), right, right and guess.deprels[word] == label))
+            arcs_of[dependent][head, label] += p
+        golds, guesses = zip(truth.heads, truth.deprels), zip(guess.heads, guess.deprels)
+        for of_arc, gold_arc, guessed in zip(arcs_of, golds, guesses):
+            of_head: dict[int, float] = defaultdict(float)
+            for (head, _), p in of_arc.items():
+                of_head[head] += p
+            right, mass = gold_arc[0], of_head.get(gold_arc[0], 0.0)
+            heads.append([(p, head == right) for head, p in of_head.items()])
+            arcs.append([(p, arc == gold_arc) for arc, p in of_arc.items()])
+            if mass > 0.0:
+                labels.append([(p / mass, arc == gold_arc) for arc, p in of_arc.items() if arc[0] == right])
+            tree.append((of_head.get(guessed[0], 0.0), guessed[0] == right, guessed == gold_arc))
     if not tree:
         raise SyntaxDataError("there are no words to compare")
     return Sample(Choices.of(heads), Choices.of(arcs), Choices.of(labels), *map(np.array, zip(*tree)))
 
 
-def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
+def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean probability, accuracy, count) of each non-empty bin of equal width; the arguments are [n]."""
     # A probability of 1 belongs to the last bin rather than to another one.
     index = np.minimum((confidence * bins).astype(int), bins - 1)
-    return [
-        (float(confidence[index == b].mean()), float(correct[index == b].mean()), int((index == b).sum()))
-        for b in range(bins)
-        if (index == b).any()
-    ]
+    members = [index == b for b in np.unique(index)]
+    return [(float(confidence[bin].mean()), float(correct[bin].mean()), int(bin.sum())) for bin in members]
 
 
-def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> float:
+def calibration_error(confidence: Floats, correct: Bools, bins: int = 10) -> float:
     """The expected calibration error of [n] probabilities and outcomes."""
     bin_rows = reliability(confidence, correct, bins)
     return sum(count * abs(p - accuracy) for p, accuracy, count in bin_rows) / len(confidence)
@@ -171,11 +170,60 @@ def held_out_error(choices: Choices, bins: int = 10) -> float:
 
 def kept_mass(choices: Choices, thresholds: Sequence[float] = THRESHOLDS) -> list[tuple[float, float, float]]:
     """For each threshold, (threshold, choices per distribution, mass per distribution) that it would keep."""
-    return [
-        (
-            threshold,
-            float((choices.p >= threshold).sum() / choices.n),
-            float(choices.p[choices.p >= threshold].sum() / choices.n),
-        )
-        for threshold in thresholds
-    ]
+    kept = [choices.p[choices.p >= threshold] for threshold in thresholds]
+    return [(threshold, len(p) / choices.n, float(p.sum() / choices.n)) for threshold, p in zip(thresholds, kept)]
+
+
+def report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) -> dict[str, Any]:
+    """All measures of a sample, and its reliability ``curves``.
+
+    Args:
+        temperatures: the temperatures by which scores of heads and labels were divided, if known; others are then
+            fitted
+    """
+    about: dict[str, Any] = {"words": sample.heads.n, "curves": {}}
+    about |= {"uas": float(sample.tree_right.mean()), "las": float(sample.tree_labelled.mean())}
+    for name, curve, choices in (("head", "heads", sample.heads), ("arc", "heads and labels", sample.arcs)):
+        confidence, correct = choices.best()
+        about["curves"][curve] = reliability(confidence, correct, bins)
+        about[name] = {
+            "accuracy": float(correct.mean()),
+            "confidence": float(confidence.mean()),
+            "ece": calibration_error(confidence, correct, bins),
+            "log_loss": choices.log_loss(),
+        }
+    by_confidence = reliability(sample.tree_p, sample.tree_right, bins)
+    about["uas_by_confidence"] = [dict(zip(("confidence", "uas", "words"), row)) for row in by_confidence]
+    about["kept"] = [dict(zip(("min_prob", "arcs_per_word", "mass"), row)) for row in kept_mass(sample.arcs)]
+    if temperatures is not None:
+        # The fitted temperatures are relative to those by which the scores were already divided.
+        more = fit_temperature(sample.heads)
+        fitted = sample.heads.at(more)
+        about["temperature"] = {
+            "head": more * temperatures[0],
+            "label": fit_temperature(sample.labels) * temperatures[1],
+            "held_out_ece": held_out_error(sample.heads, bins),
+            "log_loss": fitted.log_loss(),
+        }
+        about["curves"][f"heads, T = {more * temperatures[0]:.2f}"] = reliability(*fitted.best(), bins)
+    return about
+
+
+def tables(about: Mapping[str, Any]) -> Iterator[Table]:
+    """The tables of a :func:`report`."""
+    rows = []
+    for name, title in (("head", "best head"), ("arc", "best head and label")):
+        shares = [number(100 * about[name][key]) for key in ("accuracy", "confidence", "ece")]
+        rows.append([title, *shares, number(about[name]["log_loss"], 4)])
+    notes = []
+    if fit := about.get("temperature"):
+        notes = [
+            f"best fit: --temperature {fit['head']:.3f} --label-temperature {fit['label']:.3f}; heads then have an ECE "
+            f"of {100 * fit['held_out_ece']:.2f} (held out) and a log loss of {fit['log_loss']:.4f}"
+        ]
+    title = f"{about['words']} words: UAS {100 * about['uas']:.2f}, LAS {100 * about['las']:.2f}"
+    yield Table(title, ["", "accuracy", "confidence", "ECE", "log loss"], rows, notes)
+    rows = [[f"{r['confidence']:.3f}", str(r["words"]), number(100 * r["uas"])] for r in about["uas_by_confidence"]]
+    yield Table("Confidence of the tree's head", ["confidence", "words", "UAS"], rows)
+    rows = [[f"{r['min_prob']:g}", number(r["arcs_per_word"]), number(r["mass"], 4)] for r in about["kept"]]
+    yield Table("What is kept of the distributions", ["--min-prob", "arcs per word", "mass"], rows)
