@@ -8,9 +8,9 @@ the checkpoint, where translate --alignments, align and export find it.
         --output test.align
 """
 
+import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from fairseq_syntax.cli.command import Command, Flag, Option
 from fairseq_syntax.cli.options import MODEL, TRANSLATOR, opened, read_sentences, refuse, translator_options
@@ -65,11 +65,11 @@ def main(args: Namespace) -> None:
         if best.score <= 0:
             print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
         (model,) = checkpoints
-        is_exported = Path(model).is_dir()
-        checkpoint = str(Path(model, CHECKPOINT)) if is_exported else model
+        exported = Exported.load(model) if os.path.isdir(model) else None
+        checkpoint = os.path.join(model, CHECKPOINT) if exported else model
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
-        if is_exported:
-            Exported.load(model).save(model)  # updates the checksums in its description
+        if exported is not None:
+            exported.save(model)  # updates the checksums in its description
         finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)

@@ -9,7 +9,9 @@ corpus/train.en and corpus/train.ja), two files, or a .tsv file.
 """
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import LANGUAGES, SEVERAL
@@ -18,19 +20,19 @@ from fairseq_syntax.lab.recipes.start import systems
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, check_output
 
-_SYSTEMS = sorted(systems())
 
-ARGUMENTS = [
+def _add_system(parser: Any) -> None:
+    names = sorted(systems())
+    about = f"beside the plain Transformer: {', '.join(names)} (default: pascal)"
+    Option("--system NAME", about, **SEVERAL, choices=names)(parser)
+
+
+ARGUMENTS: list[Callable[[Any], None]] = [
     *LANGUAGES,
     Option("--train FILE", "the training data", **SEVERAL, required=True),
     Option("--valid FILE", "the validation data", **SEVERAL, required=True),
     Option("--test [NAME=]FILE", "the test sets", **SEVERAL, required=True),
-    Option(
-        "--system NAME",
-        f"beside the plain Transformer: {', '.join(_SYSTEMS)} (default: pascal)",
-        **SEVERAL,
-        choices=_SYSTEMS,
-    ),
+    _add_system,
     Option("--model-dir DIR", "models of the source parser (default: Stanza's own)"),
     Option("--output FILE", "recipe to write", default="recipe.yaml"),
 ]
