@@ -50,19 +50,19 @@ def main(args: Namespace) -> None:
             if number == 0 and not line.words:
                 file.write("\n")  # separates the header from an empty first line
             write_conllu(file, line)
-    report = control.report
-    if report.without_partner:
+    counts = control.counts
+    if counts["without_partner"]:
         print(
             f"sentences with random trees, since no other among {min(args.block, n_lines)} lines has their length: "
-            f"{report.without_partner}",
+            f"{counts['without_partner']}",
             file=sys.stderr,
         )
     if "damaged" in args.control:
-        print(f"wrong arcs: {report.wrong_arcs} of {report.words}", file=sys.stderr)
-    if report.not_replaced:
-        print(f"arcs kept, since no other gives a tree: {report.not_replaced}", file=sys.stderr)
+        print(f"wrong arcs: {counts['wrong_arcs']} of {counts['words']}", file=sys.stderr)
+    if counts["not_replaced"]:
+        print(f"arcs kept, since no other gives a tree: {counts['not_replaced']}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # next to its pieces
-    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_header())}"
+    what = f"{counts['lines']} lines, {counts['sentences']} sentences, {', '.join(control.for_header())}"
     finished(args.output, what, then)

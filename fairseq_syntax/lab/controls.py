@@ -32,11 +32,12 @@ Controls can be combined: ``linear`` then ``relabelled`` keeps only the frequenc
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
+from typing import Any
 
 from fairseq_syntax.corpus.conllu import ParsedLine, owner
 from fairseq_syntax.errors import SyntaxDataError, meant
@@ -49,36 +50,11 @@ CONTROLS = (*STRUCTURES, "shuffled", "relabelled", "one-best", "damaged")
 
 @dataclass
 class Sentence:
-    """The tree of one sentence.
-
-    Attributes:
-        heads: the 0-based heads of the words; the root is its own head
-        deprels: the labels of the words
-        arcs: the arcs of each word in any order; None without distributions
-    """
+    """The tree of one sentence: 0-based ``heads`` (the root is its own), labels, and each word's arcs, if any."""
 
     heads: list[int]
     deprels: list[str]
     arcs: list[list[WordArc]] | None
-
-
-@dataclass
-class Report:
-    """Statistics of what a control changed.
-
-    Attributes:
-        lines, sentences, words: their numbers in the text
-        without_partner: the number of sentences for which ``shuffled`` found no other of the same length
-        wrong_arcs: the number of heads that ``damaged`` replaced
-        not_replaced: the number of heads that it could not replace, because no other head gives a tree
-    """
-
-    lines: int = 0
-    sentences: int = 0
-    words: int = 0
-    without_partner: int = 0
-    wrong_arcs: int = 0
-    not_replaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +66,9 @@ class Control:
         seed: the random seed; except for ``shuffled``, the result for a line depends only on the line and its number
         block: the number of lines within which ``shuffled`` exchanges trees, which limits memory
         wrong_arcs: P of ``damaged``, the share of arcs to replace, above 0 and at most 1
+        counts: the number of ``lines``, ``sentences`` and ``words``; of sentences ``without_partner`` of the same
+            length for ``shuffled``; and of heads that ``damaged`` replaced (``wrong_arcs``) or could not replace,
+            because no other gives a tree (``not_replaced``)
 
     Raises:
         SyntaxDataError: a control does not exist, or ``wrong_arcs`` is invalid or missing
@@ -99,7 +78,7 @@ class Control:
     seed: int = 1
     block: int = 50_000
     wrong_arcs: float | None = None
-    report: Report = field(default_factory=Report, compare=False)
+    counts: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -120,30 +99,29 @@ class Control:
         for name in self.names:
             lines = self._shuffled(lines) if name == "shuffled" else self._each(name, lines)
         for line in lines:
-            self.report.lines += 1
-            self.report.sentences += len(line.sentences)
-            self.report.words += len(line.words)
+            self.counts.update(lines=1, sentences=len(line.sentences), words=len(line.words))
             yield line
 
     def _each(self, name: str, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
-        change = self._change(name)
         for line in lines:
             rng = self._random(name, line.line_number)
-            yield with_sentences(line, [change(sentence, rng) for sentence in sentences_of(line)])
+            yield with_sentences(line, [self._changed(name, sentence, rng) for sentence in sentences_of(line)])
 
-    def _change(self, name: str) -> Callable[[Sentence, Random], Sentence]:
-        changes = {"relabelled": relabelled, "one-best": one_best, "damaged": self._damaged}
-        if name in changes:
-            return changes[name]
-        return lambda sentence, rng: with_heads(sentence, control_heads(name, sentence.heads, rng))
+    def _changed(self, name: str, sentence: Sentence, rng: Random) -> Sentence:
+        if name == "relabelled":
+            return relabelled(sentence, rng)
+        if name == "one-best":
+            return one_best(sentence)
+        if name == "damaged":
+            return self._damaged(sentence, rng)
+        return with_heads(sentence, control_heads(name, sentence.heads, rng))
 
     def _damaged(self, sentence: Sentence, rng: Random) -> Sentence:
-        assert self.wrong_arcs is not None  # checked in __init__
+        assert self.wrong_arcs is not None  # checked in __post_init__
         wanted = sum(rng.random() < self.wrong_arcs for _ in sentence.heads)
         heads = with_wrong_arcs(sentence.heads, wanted, rng)
         wrong = sum(before != after for before, after in zip(sentence.heads, heads))
-        self.report.wrong_arcs += wrong
-        self.report.not_replaced += wanted - wrong
+        self.counts.update(wrong_arcs=wrong, not_replaced=wanted - wrong)
         return hedged(with_heads(sentence, heads), self.wrong_arcs)
 
     def _random(self, name: str, number: int) -> Random:
@@ -164,7 +142,7 @@ class Control:
                 if len(same) == 1:
                     # Its own tree would not be a control, so it gets a random one.
                     at, which = same[0]
-                    self.report.without_partner += 1
+                    self.counts["without_partner"] += 1
                     alone = trees[at][which]
                     shuffled[at][which] = with_heads(alone, control_heads("random", alone.heads, rng))
                     continue
@@ -206,11 +184,11 @@ def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLin
     return replace(line, heads=heads, deprels=deprels, arcs=arcs, tokens=tokens)
 
 
-def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
-    """The total probability of the arcs of each label."""
-    mass: dict[str, float] = defaultdict(float)
-    for _, label, p in arcs:
-        mass[label] += p
+def masses(arcs: Iterable[WordArc], column: int) -> dict[Any, float]:
+    """The total probability of the arcs of each head (column 0) or label (column 1)."""
+    mass: dict[Any, float] = defaultdict(float)
+    for arc in arcs:
+        mass[arc[column]] += arc[2]
     return mass
 
 
@@ -222,7 +200,7 @@ def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
     source[before], source[after] = after, before
     arcs = sentence.arcs and [
         # Rounding may give sums above 1, which readers of a parse reject.
-        [(head, label, min(p, 1.0)) for label, p in label_masses(sentence.arcs[word]).items()]
+        [(head, label, min(p, 1.0)) for label, p in masses(sentence.arcs[word], 1).items()]
         for head, word in zip(heads, source)
     ]
     return Sentence(heads, [sentence.deprels[word] for word in source], arcs)
@@ -243,23 +221,17 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     deprels = [sentence.deprels[source[word]] for word in range(len(sentence.heads))]
     if sentence.arcs is None:
         return Sentence(sentence.heads, deprels, None)
+    to_words = [[arc for arc in arcs if arc[0] != word] for word, arcs in enumerate(sentence.arcs)]
     labels: list[dict[str, float]] = []
-    for word, arcs in enumerate(sentence.arcs):
-        mass = label_masses(arc for arc in arcs if arc[0] != word)
-        total = sum(mass.values())
-        # all have probability 0, which counts as none
+    for word, arcs in enumerate(to_words):
+        mass = masses(arcs, 1)
+        total = sum(mass.values())  # arcs of probability 0 count as none
         labels.append({label: p / total for label, p in mass.items()} if total > 0 else {sentence.deprels[word]: 1.0})
     changed: list[list[WordArc]] = []
     for word, arcs in enumerate(sentence.arcs):
-        of_head: dict[int, float] = defaultdict(float)
-        for head, _, p in arcs:
-            of_head[head] += p
-        of_head.pop(word, None)
-        to_root = [arc for arc in arcs if arc[0] == word]
-        to_words = [
-            (head, label, min(p * q, 1.0)) for head, p in of_head.items() for label, q in labels[source[word]].items()
-        ]
-        changed.append(to_root + to_words)
+        changed.append([arc for arc in arcs if arc[0] == word])
+        for head, p in masses(to_words[word], 0).items():
+            changed[word] += [(head, label, min(p * q, 1.0)) for label, q in labels[source[word]].items()]
     return Sentence(sentence.heads, deprels, changed)
 
 
@@ -281,7 +253,7 @@ def hedged(sentence: Sentence, doubt: float) -> Sentence:
     return Sentence(sentence.heads, sentence.deprels, arcs)
 
 
-def one_best(sentence: Sentence, rng: Random) -> Sentence:
+def one_best(sentence: Sentence) -> Sentence:
     """Each word's arc in the tree with probability 1, also for a parse without distributions."""
     arcs = [[(head, label, 1.0)] for head, label in zip(sentence.heads, sentence.deprels)]
     return Sentence(sentence.heads, sentence.deprels, arcs)

@@ -275,9 +275,9 @@ def test_the_share_of_wrong_arcs_of_a_text():
         damage = Control(("damaged",), 1, wrong_arcs=share)
         made = list(damage(text))
         wrong = sum(a != b for old, new in zip(text, made) for a, b in zip(old.heads, new.heads))
-        report = damage.report
-        assert wrong == report.wrong_arcs and report.words == sum(len(line.words) for line in text)
-        assert wrong / report.words == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / report.words))
+        counts = damage.counts
+        assert wrong == counts["wrong_arcs"] and counts["words"] == sum(len(line.words) for line in text)
+        assert wrong / counts["words"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / counts["words"]))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_shuffled_moves_every_tree_to_a_sentence_of_its_length():
         text.append(ParsedLine(words, tree, labels, words, words, tokens, arcs, [(0, n)], number))
     control = Control(("shuffled",), 1)
     made = list(control(text))
-    assert control.report.without_partner == 1 and control.report.sentences == 60
+    assert control.counts["without_partner"] == 1 and control.counts["sentences"] == 60
     came = [int(line.deprels[0].split(".")[0]) for line in made]
     assert sorted(came) == list(range(60))
     for number, source in enumerate(came):

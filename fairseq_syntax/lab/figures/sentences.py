@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,14 @@ import numpy as np
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import store_path
-from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of
-from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
-from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, show_model
+from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, exhibit_of_parse, show_model
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["collect"]
@@ -43,11 +42,9 @@ def collect(
     Args:
         data: the binarized data directory
         numbers: the 1-based sentence numbers (default: the first ten)
-        checkpoints: for each system name, at least one checkpoint
+        checkpoints: the checkpoint of each system
         files: translations of the whole split by further systems, in the formats of :func:`.outputs.read_translations`
         gold: the split's gold parse, one per line
-        tokenize: sacrebleu's tokenizer, for BLEU
-        device: default: a GPU if available
 
     Returns:
         the exhibits in the order of ``numbers``, and the codes of the source and the target language
@@ -57,25 +54,22 @@ def collect(
     """
     if not checkpoints:
         raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
-    translators: dict[str, Any] = {}
-    datasets = {}
+    shown: dict[str, tuple[Translator, Any]] = {}
     for name, path in checkpoints.items():
-        translators[name] = translator = Translator.load(path, data, device=device, beam=beam)
+        translator: Any = Translator.load(path, data, device=device, beam=beam)
         translator.task.load_dataset(split)
-        datasets[name] = translator.task.dataset(split)
-    task, dataset = next(iter(translators.values())).task, next(iter(datasets.values()))
+        shown[name] = translator, translator.task.dataset(split)
+    translator, dataset = next(iter(shown.values()))
+    task, total = translator.task, len(dataset)
     src, tgt = task.cfg.source_lang, task.cfg.target_lang
-    total = len(dataset)
-    if numbers is None:
-        numbers = range(1, min(total, 10) + 1)
+    numbers = range(1, min(total, 10) + 1) if numbers is None else numbers
     for number in numbers:
         if not 1 <= number <= total:
             raise SyntaxDataError(f"no sentence {number}: {split} has {total}", path=data)
-    runs = {}
-    for name, path in (files or {}).items():
-        runs[name] = read_translations(path).lines
-        if len(runs[name]) != total:
-            raise SyntaxDataError(f"{len(runs[name])} lines, but {split} has {total} sentences", path=path)
+    runs = {name: read_translations(path).lines for name, path in (files or {}).items()}
+    for name, lines in runs.items():
+        if len(lines) != total:
+            raise SyntaxDataError(f"{len(lines)} lines, but {split} has {total} sentences", path=(files or {})[name])
     if gold is not None and len(gold) != total:
         raise SyntaxDataError(f"the gold parse has {len(gold)} lines, but {split} {total} sentences")
     path = store_path(data, split, src, tgt, src)
@@ -85,38 +79,39 @@ def collect(
         exhibit = _source(task, dataset, number, store)
         if gold is not None:
             exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)
-        for name, translator in translators.items():
-            show_model(exhibit, name, translator, datasets[name], number - 1)
+        for name, (translator, of_model) in shown.items():
+            show_model(exhibit, name, translator, of_model, number - 1)
         for name, lines in runs.items():
             exhibit.outputs[name] = Output(lines[number - 1])
-        _score(exhibit, tokenize)
+        if exhibit.reference:
+            for key, metric in (("bleu", "BLEU"), ("chrf", "chrF")):
+                scorer = Scorer(key, [[exhibit.reference]], tokenize)
+                for output in exhibit.outputs.values():
+                    output.scores[metric] = float(scorer.sentences([output.text])[0])
         exhibits.append(exhibit)
     return exhibits, src, tgt
 
 
-def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
-    pieces = [task.source_dictionary[i] for i in dataset.src[number - 1].tolist()]
-    source = text_of_tokens(dataset.src[number - 1], task.source_dictionary, task.source_segmenter)
-    reference = ""
+def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> Exhibit:
+    """The exhibit of a sentence with its reference and its stored parse, if any."""
+    tokens = dataset.src[number - 1]
+    pieces = [task.source_dictionary[i] for i in tokens.tolist()]
+    exhibit = exhibit_of_parse(None, pieces)
+    exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, task.source_segmenter)
     if dataset.tgt is not None:
         target = dataset.tgt[number - 1]
-        reference = text_of_tokens(target, task.target_dictionary, task.target_segmenter)
+        exhibit.reference = text_of_tokens(target, task.target_dictionary, task.target_segmenter)
     if store is None:
-        words = [word_of([piece]) for piece in pieces[:-1]]  # all except </s>, which belongs to no word
-        return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)
+        return exhibit
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)
     counts = flat.pieces.tolist()
     if sum(counts) != len(pieces) - 1:
-        raise SyntaxDataError(
-            f"sentence {number} has {sum(counts)} pieces, but {len(pieces) - 1} tokens",
-            path=store.path,
-            hint="fairseq-syntax inspect --check",
-        )
+        message = f"sentence {number} has {sum(counts)} pieces, but {len(pieces) - 1} tokens"
+        raise SyntaxDataError(message, path=store.path, hint="fairseq-syntax inspect --check")
     left = iter(pieces)
-    words = [word_of([next(left) for _ in range(n)]) for n in counts]
+    exhibit.counts, exhibit.words = counts, [word_of(list(islice(left, n))) for n in counts]
     heads, labels, tags = flat.head.tolist(), store.labels["deprel"], store.labels["upos"]
-    exhibit = Exhibit(number, source, reference, words, [tags[i] for i in flat.upos], counts, pieces)
-    exhibit.spans = store.spans(number - 1)
+    exhibit.tags, exhibit.spans = [tags[i] for i in flat.upos], store.spans(number - 1)
     if flat.arcs is not None:
         exhibit.arcs = [(dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows()]
     exhibit.trees["parser"] = Tree(heads, [labels[i] for i in flat.deprel], arc_probabilities(heads, exhibit.arcs))
@@ -124,22 +119,11 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
 
 
 def _gold(line: ParsedLine, exhibit: Exhibit) -> Tree:
-    inventory = LabelInventory()
-    stored = to_stored(line, inventory)
-    if len(stored.head) != len(exhibit.words):
+    gold = exhibit_of_parse(line, exhibit.pieces)
+    if len(gold.words) != len(exhibit.words):
         raise SyntaxDataError(
-            f"the gold parse of sentence {exhibit.number} has {len(stored.head)} tokens, the data {len(exhibit.words)}",
+            f"the gold parse of sentence {exhibit.number} has {len(gold.words)} tokens, the data {len(exhibit.words)}",
             line=line.file_line,
             hint="the gold parse must have the tokens that were parsed",
         )
-    names = inventory.labels["deprel"]
-    return Tree(stored.head, [names[i] for i in stored.deprel], [None] * len(stored.head))
-
-
-def _score(exhibit: Exhibit, tokenize: str) -> None:
-    if not exhibit.reference:
-        return
-    for key, name in (("bleu", "BLEU"), ("chrf", "chrF")):
-        scorer = Scorer(key, [[exhibit.reference]], tokenize)
-        for output in exhibit.outputs.values():
-            output.scores[name] = float(scorer.sentences([output.text])[0])
+    return gold.trees["parser"]
