@@ -8,9 +8,9 @@ Writes translations.tsv, diversity.json, diversity.md and diversity.png.
 """
 
 import logging
-import os
 import random
 from argparse import Namespace
+from pathlib import Path
 
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import (
@@ -53,9 +53,8 @@ COMMAND = Command(__doc__, "research", ARGUMENTS, step=4, needs_fairseq=True)
 
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
-    from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table, training_bigrams
+    from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
-    from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
     from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.use.loading import load_models
 
@@ -63,15 +62,14 @@ def main(args: Namespace) -> None:
     distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
     # all checks come before hours of translating
     Scorer("bleu", [[""]], args.tokenize)
-    make_folder(args.output)
+    output = Path(args.output)
+    make_folder(output)
     models, _, task = load_models(files_of(args.model), args.data, device=args.device)
-    if not all(map(is_latent, models)):
-        raise SyntaxDataError("this is not a LaSyn model", path=files_of(args.model)[0], hint="--decoder-syntax lasyn")
-    check_tags(models[0].decoder, task)
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)
     if dataset.tgt is None:
         raise SyntaxDataError(f"{args.split} has no references to compare with", path=task.data_dir, option="--split")
+    diversifier = Diversifier(models, task, dataset, args.beam, args.batch_size)
     rng = random.Random(args.seed)
     if numbers := sentence_numbers(args):
         if max(numbers) > len(dataset):
@@ -79,11 +77,8 @@ def main(args: Namespace) -> None:
         sentences = [n - 1 for n in numbers]
     else:
         sentences = sorted(rng.sample(range(len(dataset)), min(args.random, len(dataset))))
-
-    bigrams = training_bigrams(task, models[0].decoder.tags)
-    diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
     variations = diversifier.vary(sentences, distances, args.samples, rng)
-    with atomic_open(os.path.join(args.output, "translations.tsv")) as file:
+    with atomic_open(output / "translations.tsv") as file:
         file.write("line\tdistance\ttags\ttranslation\n")
         lines = [
             f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
@@ -91,9 +86,10 @@ def main(args: Namespace) -> None:
         ]
         file.writelines(dict.fromkeys(lines))  # at distance 0, the translation is repeated for each sample
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
-    write_json(os.path.join(args.output, "diversity.json"), rows)
-    with atomic_open(os.path.join(args.output, "diversity.md")) as file:
-        file.write(table(rows, args.samples).render("markdown") + "\n")
-    save(diversity_curves(rows), os.path.join(args.output, "diversity.png"))
-    print(table(rows, args.samples).render())
+    results = table(rows, args.samples)
+    write_json(output / "diversity.json", rows)
+    with atomic_open(output / "diversity.md") as file:
+        file.write(results.render("markdown") + "\n")
+    save(diversity_curves(rows), output / "diversity.png")
+    print(results.render())
     finished(args.output, "translations.tsv, diversity.json, diversity.md and diversity.png")

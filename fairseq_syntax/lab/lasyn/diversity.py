@@ -6,9 +6,10 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from fairseq import utils
 
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import store_path
@@ -19,23 +20,15 @@ from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.systems.lasyn.edits import TagBigrams, random_variation
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
-from fairseq_syntax.systems.lasyn.model import is_latent
+from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
 from fairseq_syntax.systems.lasyn.templates import Template
 from fairseq_syntax.use import BEAM
 
 SENTENCES_AT_A_TIME = 10_000  # of the training data, so that not all tags are in memory at once
 
 
-@dataclass
-class Variation:
-    """A translation with a given tag sequence.
-
-    Attributes:
-        sentence: the 0-based sentence number
-        distance: the edit distance of the tags from the most likely sequence
-        tags: the latent tags of the pieces
-        text: the translation
-    """
+class Variation(NamedTuple):
+    """A translation of a sentence (0-based) with tags of its pieces, at an edit distance from the most likely tags."""
 
     sentence: int
     distance: int
@@ -43,11 +36,11 @@ class Variation:
     text: str
 
 
+@dataclass
 class _Numbered:
     """Templates by sentence number."""
 
-    def __init__(self, templates: Mapping[int, Template]) -> None:
-        self.templates = templates
+    templates: Mapping[int, Template]
 
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
         return [self.templates[i] for i in sample["id"].tolist()]
@@ -78,22 +71,21 @@ class Diversifier:
         models: LaSyn models with tags
         task: their task
         dataset: the sentences
-        bigrams: the pairs of adjacent tags that are valid in a sequence
-        beam: the beam size
         batch_size: the maximum number of sentences in a batch
+
+    Raises:
+        SyntaxDataError: a model is not a LaSyn model with the tags of the data
     """
 
-    def __init__(
-        self, models: list[Any], task: Any, dataset: Any, bigrams: TagBigrams, beam: int = BEAM, batch_size: int = 64
-    ) -> None:
-        if not all(is_latent(m) and m.decoder.tags for m in models):
-            raise SyntaxDataError(
-                "only a LaSyn model trained with tags accepts tag sequences",
-                hint="train lasyn_transformer with --criterion lasyn_em on a target that was parsed",
-            )
-        self.models, self.task, self.dataset, self.bigrams = models, task, dataset, bigrams
+    def __init__(self, models: list[Any], task: Any, dataset: Any, beam: int = BEAM, batch_size: int = 64) -> None:
+        if not all(map(is_latent, models)):
+            raise SyntaxDataError("only LaSyn models accept tag sequences", hint="train with --decoder-syntax lasyn")
+        decoder = models[0].decoder
+        check_tags(decoder, task)
+        self.models, self.task, self.dataset = models, task, dataset
         self.beam, self.batch_size = beam, batch_size
-        self.names: list[str] = models[0].decoder.latent_names
+        self.names: list[str] = decoder.latent_names
+        self.bigrams = training_bigrams(task, decoder.tags)
 
     def most_likely(self, sentences: Sequence[int]) -> dict[int, Template]:
         """The tags of the most probable pair of translation and tags of each sentence."""
@@ -144,9 +136,7 @@ class Diversifier:
         for start in range(0, len(ordered), self.batch_size):
             batch = self.dataset.collater([self.dataset[i] for i in ordered[start : start + self.batch_size]])
             if device.type == "cuda":
-                from fairseq.utils import move_to_cuda
-
-                batch = move_to_cuda(batch)
+                batch = utils.move_to_cuda(batch)
             for i, hypotheses in zip(batch["id"].tolist(), generator.generate(self.models, batch)):
                 yield i, hypotheses[0]
 
@@ -158,15 +148,8 @@ def measure(variations: Sequence[Variation], references: Mapping[int, str], toke
         group = [v for v in variations if v.distance == distance]
         texts = [v.text for v in group]
         scorer = Scorer("bleu", [[references[v.sentence] for v in group]], tokenize=tokenize)
-        rows.append(
-            {
-                "distance": distance,
-                "translations": len(group),
-                "bleu": scorer.corpus(texts),
-                "distinct1": distinct_1(texts, tokenize),
-                "signature": scorer.signature,
-            }
-        )
+        row = {"distance": distance, "translations": len(group), "bleu": scorer.corpus(texts)}
+        rows.append(row | {"distinct1": distinct_1(texts, tokenize), "signature": scorer.signature})
     return rows
 
 
