@@ -1,8 +1,8 @@
 r"""Align words by a model's attention.
 
-Align the words of sentences and their translations by a trained model's attention, and write one line of links such as
-0-0 2-1 per pair. With --choose, try every head of every layer on these pairs instead, and save the best head next to
-the checkpoint, where translate --alignments, align and export find it.
+Write one line of links such as 0-0 2-1 for each sentence and its translation. With --choose, try every head of every
+layer on these pairs instead, and save the best head next to the checkpoint, where translate --alignments, align and
+export find it.
 
     fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
         --output test.align
@@ -12,8 +12,9 @@ import os
 import sys
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import MODEL, TRANSLATOR
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import MODEL, TRANSLATOR, opened, read_sentences, refuse, translator_options
+from fairseq_syntax.cli.options import opened, read_sentences, refuse, translator_options
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_output, read_lines

@@ -10,8 +10,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_syntax.cli.arguments import LANGUAGES, RAY, WORKERS
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import LANGUAGES, RAY, WORKERS
 from fairseq_syntax.data.preprocess import add_syntax_options, binarize_syntax, check_dataset, train_command
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import chosen_workers

@@ -1,8 +1,7 @@
 """Compare a parser's probabilities with a treebank.
 
-Parse the words of a treebank, or read a parse of them, and report how well the probabilities of heads and labels are
-calibrated: expected calibration error, UAS by confidence, the best temperature, and the effect of each --min-prob.
-Temperatures apply to the softmax for each word.
+Parse the treebank's words, or read a parse of them, and report the expected calibration error, UAS by confidence, the
+best temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word.
 
     fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --json report.json --picture diagram.svg
 """
@@ -12,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_syntax.cli.arguments import REPORT, positive
 from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import REPORT, positive, print_report, refuse
+from fairseq_syntax.cli.options import print_report, refuse
 from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, PARSER, distributions, parser_options
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.header import controls, parsed_with

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from fairseq_syntax.runtime.bounds import Range
 
-__all__ = ["GROUPS", "Command", "Flag", "Group", "OneOf", "Option", "commands", "load"]
+__all__ = ["GROUPS", "Choice", "Command", "Flag", "Group", "OneOf", "Option", "commands", "load"]
 
 GroupName = Literal["start", "data", "train", "use", "evaluate", "research"]
 GROUPS: tuple[GroupName, ...] = get_args(GroupName)  # in the order of ``fairseq-syntax --help``
@@ -56,6 +56,13 @@ class Flag(Option):
         super().__init__(names, help, action="store_true")
 
 
+class Choice(Option):
+    """An option with one of several values, by default the first."""
+
+    def __init__(self, names: str, help: str, *values: str) -> None:
+        super().__init__(names, help, choices=values, default=values[0])
+
+
 class Group(Argument):
     """Arguments below a heading of ``--help``."""
 
@@ -85,8 +92,8 @@ class Command:
     """A subcommand: ``COMMAND`` in the module with its name, beside ``main(args)``, which returns the exit status.
 
     Args:
-        doc: the module's docstring: a summary in one line, a description (default: the summary), and, indented, one or
-            several commands to copy, which a test parses
+        doc: the module's docstring: a summary in one line, a description if it needs one, and, indented, one or several
+            commands to copy, which a test parses
         group: the group in which ``fairseq-syntax --help`` lists it
         arguments: its arguments, in the order of ``--help``
         step: its position in the pipeline within its group; others follow by name
@@ -116,7 +123,7 @@ class Command:
         parser: argparse.ArgumentParser = subparsers.add_parser(
             name,
             help=self.summary,
-            description="\n\n".join(paragraphs[1:] or paragraphs),
+            description=" ".join(paragraphs),
             epilog="example:\n" + textwrap.indent(textwrap.dedent(example), "  "),
             formatter_class=_Help,
         )
@@ -153,15 +160,12 @@ class _Help(argparse.HelpFormatter):
 
 def load(name: str) -> Any:
     """Import the module of a subcommand; None if it does not exist."""
-    if name.replace("_", "-") not in _module_names():
-        return None
-    module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
-    return module if isinstance(getattr(module, "COMMAND", None), Command) else None
+    return importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if name in _names() else None
 
 
 def commands() -> dict[str, Any]:
     """The modules of all subcommands by name, in the order of ``fairseq-syntax --help``."""
-    modules = {name: module for name in _module_names() if (module := load(name)) is not None}
+    modules = {name: load(name) for name in _names()}
 
     def place(name: str) -> tuple[int, int, str]:
         command = modules[name].COMMAND
@@ -170,7 +174,7 @@ def commands() -> dict[str, Any]:
     return {name: modules[name] for name in sorted(modules, key=place)}
 
 
-def _module_names() -> list[str]:
-    """The modules of this package, not all of which are subcommands, spelled like subcommands."""
-    folder = str(Path(__file__).parent)
-    return [module.name.replace("_", "-") for module in pkgutil.iter_modules([folder])]
+def _names() -> list[str]:
+    """The subcommands: the modules of this package that are not for all of them."""
+    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return [m.name.replace("_", "-") for m in modules if m.name not in ("arguments", "command", "options")]

@@ -1,7 +1,7 @@
 r"""Contrastive evaluation: does the model prefer correct translations?
 
-Score correct and incorrect translations of contrastive sets by forced decoding, and compare how often systems prefer
-the correct one. Intervals and tests treat items with the same source as dependent.
+Score the translations of contrastive sets by forced decoding, and compare how often systems prefer the correct one.
+Intervals and tests treat items with the same source as dependent.
 
     fairseq-syntax contrast plain=plain.pt PASCAL=pascal.pt --set lingeval97.de.json \
         --conllu lingeval97.en.conllu
@@ -18,19 +18,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import (
-    BASELINE,
-    DATA,
-    DEVICE,
-    REPORT,
-    SEVERAL,
-    models,
-    positive,
-    print_report,
-    refuse,
-    source_parser,
-)
+from fairseq_syntax.cli.arguments import BASELINE, DATA, DEVICE, REPORT, SEVERAL, models, positive, source_parser
+from fairseq_syntax.cli.command import Choice, Command, Flag, Group, Option
+from fairseq_syntax.cli.options import print_report, refuse
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError, meant, quoted
@@ -63,18 +53,8 @@ ARGUMENTS = [
     ),
     Group(
         "the decision",
-        Option(
-            "--score",
-            "combination of the pieces' log-probabilities (default: sum; fairseq and DistilLingEval: mean)",
-            choices=("sum", "mean"),
-            default="sum",
-        ),
-        Option(
-            "--ties",
-            "how ties count (default: wrong; DistilLingEval: right)",
-            choices=("wrong", "right"),
-            default="wrong",
-        ),
+        Choice("--score", "a translation's score from its pieces' log-probabilities; fairseq: mean", "sum", "mean"),
+        Choice("--ties", "how ties count; DistilLingEval: right", "wrong", "right"),
     ),
     Option("--max-tokens", "maximum number of tokens per batch", type=positive, default=4000),
     DEVICE,

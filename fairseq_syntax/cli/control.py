@@ -1,7 +1,6 @@
 """Make control parses, which have the form of a parse but less syntax.
 
-Make a control parse: the same words in the same format, with less informative trees, labels and distributions. Several
-controls are applied in order. fairseq_syntax/lab/controls.py documents what each control keeps.
+Several controls are applied in order. fairseq_syntax/lab/controls.py documents what each control keeps.
 
     fairseq-syntax control linear --input train.en.conllu --output linear/train.en.conllu
 """
@@ -10,8 +9,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from fairseq_syntax.cli.arguments import SEED
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import SEED, then_segment
+from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.header import controls, header, parsed_with
 from fairseq_syntax.errors import SyntaxDataError

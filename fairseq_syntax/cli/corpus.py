@@ -1,8 +1,8 @@
 r"""Write a corpus as plain text.
 
-Write SPLIT.LANG for train, valid and each test set. A split is a prefix (corpus/train for corpus/train.en and
-corpus/train.de), two files, or a .tsv file; all may be .gz. A reader reads a standard corpus from a folder with its
-files.
+The files are SPLIT.LANG for train, valid and each test set. A split is given as a prefix (corpus/train for
+corpus/train.en and corpus/train.de), two files, or a .tsv file; all may be .gz. A reader reads a standard corpus from a
+folder with its files.
 
     fairseq-syntax corpus -s en -t de --train corpus/train --valid corpus/valid --test test=corpus/test \
         --output text
@@ -11,8 +11,8 @@ files.
 from argparse import Namespace
 from typing import Any
 
+from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PAIRS, SEED, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import LANGUAGES, OUTPUT_FOLDER, PAIRS, SEED, SEVERAL, positive
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import say
 

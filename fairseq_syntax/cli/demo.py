@@ -1,7 +1,7 @@
 """Train the plain Transformer and PASCAL on a toy corpus, and compare them.
 
-Run the recipe of a toy corpus whose translation depends on the parse, with two systems. Takes about 3 minutes on two
-cores. Finished steps are not repeated.
+The translation of this corpus depends on the parse. Takes about 3 minutes on two cores; finished steps are not
+repeated.
 
     fairseq-syntax demo --output runs/toy/demo
 """
@@ -9,8 +9,8 @@ cores. Finished steps are not repeated.
 from argparse import Namespace
 from pathlib import Path
 
+from fairseq_syntax.cli.arguments import positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import positive
 from fairseq_syntax.errors import SyntaxDataError
 
 SYSTEMS = ("transformer", "PASCAL")

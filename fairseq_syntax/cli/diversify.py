@@ -1,8 +1,8 @@
-"""Translate with varied tag sequences.
+"""Translate with varied tag sequences of a LaSyn model.
 
-Translate with a LaSyn model: first with each source's most likely tag sequence, then with random valid sequences at
-given edit distances from it. A sequence is valid if all its new pairs of neighbouring tags occur in the training data.
-Writes translations.tsv, diversity.json, diversity.md and diversity.png.
+The sequences are each source's most likely one, and random valid ones at given edit distances from it. A sequence is
+valid if all its new pairs of neighbouring tags occur in the training data. Writes translations.tsv, diversity.json,
+diversity.md and diversity.png.
 
     fairseq-syntax diversify lasyn/checkpoint_best.pt --random 100 --distances 0 2 4 --output diversity
 """
@@ -12,8 +12,7 @@ import random
 from argparse import Namespace
 from pathlib import Path
 
-from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import (
+from fairseq_syntax.cli.arguments import (
     BEAM,
     DATA,
     DEVICE,
@@ -25,9 +24,10 @@ from fairseq_syntax.cli.options import (
     batch_size,
     natural,
     positive,
-    sentence_numbers,
     sentences,
 )
+from fairseq_syntax.cli.command import Command, Option
+from fairseq_syntax.cli.options import sentence_numbers
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json

@@ -1,6 +1,6 @@
 """Score predicted trees against a treebank.
 
-Compute UAS and LAS as in the CoNLL 2018 shared task. The files must contain the same text, but may split it differently
+UAS and LAS are those of the CoNLL 2018 shared task: the files must contain the same text, but may split it differently
 into tokens, words and sentences. LAS is reported if both files have labels.
 
     fairseq-syntax eval-tree gold.conllu trees.conllu

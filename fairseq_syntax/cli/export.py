@@ -1,6 +1,6 @@
 r"""Write a model for stock fairseq, CTranslate2 or transformers.
 
-Write a folder with a model that no longer needs this package, its dictionaries and its segmentation. This works for
+The output folder has the model, its dictionaries and its segmentation, and does not need this package. This works for
 models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.
 
     fairseq-syntax export checkpoints/checkpoint_best.pt --to ctranslate2 --output exported \
@@ -9,8 +9,8 @@ models that are plain Transformers at inference; label embeddings become source 
 
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import DATA, ONE_MODEL, OUTPUT_FOLDER
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import DATA, ONE_MODEL, OUTPUT_FOLDER
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 

@@ -1,7 +1,7 @@
 r"""Remove pairs of a parallel corpus by language, length, ratio or parse.
 
-Write the lines of parallel files that pass all filters on every side, and report what was removed and why. Lines with
-an empty side are always removed; options enable the other filters.
+Lines that pass all filters on every side are kept; a report says what was removed and why. Lines with an empty side are
+always removed, and options enable the other filters.
 
     fairseq-syntax filter --input train.en train.de --output clean/train.en clean/train.de \
         --max-length 80 --max-ratio 2.5 --languages en de
@@ -9,8 +9,9 @@ an empty side are always removed; options enable the other filters.
 
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import PROCESSES, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import PROCESSES, SEVERAL, positive, then_segment
+from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.corpus.conllu import check_text
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real

@@ -1,8 +1,8 @@
 r"""Write a recipe for your own parallel text.
 
-Write a commented recipe for a corpus. It sets sizes of model, training and vocabulary that suit the corpus, the
-available parser, and the tokenizer for scoring the target language. A split is a prefix (corpus/train for
-corpus/train.en and corpus/train.ja), two files, or a .tsv file.
+The commented recipe sets sizes of model, training and vocabulary that suit the corpus, the available parser, and the
+tokenizer for scoring the target language. A split is a prefix (corpus/train for corpus/train.en and corpus/train.ja),
+two files, or a .tsv file.
 
     fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
         --system pascal
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import LANGUAGES, SEVERAL
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.start import systems
 from fairseq_syntax.runtime.console import finished

@@ -1,15 +1,14 @@
-"""Summarize a store, and check it against its tokens.
+"""Summarize stores, draw sentences, and check them against their tokens.
 
-Summarize the stores of a data directory (or one store), and draw a sentence as text.
-
-    fairseq-syntax inspect bin --check
+fairseq-syntax inspect bin --check
 """
 
 import os
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import sentences
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import sentence_numbers, sentences
+from fairseq_syntax.cli.options import sentence_numbers
 from fairseq_syntax.errors import SyntaxDataError
 
 ARGUMENTS = [

@@ -1,16 +1,16 @@
 """Make one dictionary and label inventory for several data directories.
 
-Make OUTPUT/dict.LANG.txt and, if the texts have parses, OUTPUT/labels.LANG.json from several segmented texts. They
-equal those of a single data directory of all texts. Pass them to fairseq-preprocess (--srcdict, --tgtdict,
---source-labels, --target-labels) to binarize each text on any machine; fairseq-train then reads DIR0:DIR1:….
+OUTPUT/dict.LANG.txt and, if the texts have parses, OUTPUT/labels.LANG.json equal those of a single data directory of
+all texts. Pass them to fairseq-preprocess (--srcdict, --tgtdict, --source-labels, --target-labels) to binarize each
+text on any machine; fairseq-train then reads DIR0:DIR1:….
 
     fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --output common
 """
 
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import FILE_LANGUAGE, OUTPUT_FOLDER, RAY, SEVERAL, WORKERS, natural, positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import FILE_LANGUAGE, OUTPUT_FOLDER, RAY, SEVERAL, WORKERS, natural, positive
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_rereadable

@@ -1,8 +1,7 @@
-r"""Make the corpus of the multi-task baseline.
+r"""Make the corpus of the multi-task baseline (Currey and Heafield, 2019).
 
-Write a corpus for multi-task learning (Currey and Heafield, 2019). Each source sentence appears twice, with a task tag
-at both ends: once with its translation and once with its linearized parse, shuffled together. Reads PREFIX.SRC,
-PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.
+Each source sentence appears twice, with a task tag at both ends: once with its translation and once with its linearized
+parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.
 
     fairseq-syntax multitask -s en -t de --train pieces/train --translate-only pieces/valid pieces/test \
         --output multitask
@@ -11,8 +10,9 @@ PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.
 from argparse import Namespace
 from pathlib import Path
 
-from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import LANGUAGES, OUTPUT_FOLDER, PROCESSES, SEED, SEVERAL, refuse
+from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PROCESSES, SEED, SEVERAL
+from fairseq_syntax.cli.command import Choice, Command, Flag, Option
+from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 
@@ -24,7 +24,7 @@ ARGUMENTS = [
     Option("--train PREFIX", _TRAIN, **SEVERAL, default=[]),
     Option("--translate-only PREFIX", _OTHERS, **SEVERAL, default=[]),
     OUTPUT_FOLDER,
-    Option("--form", "form of the linearized parse", choices=("brackets", "relations"), default="brackets"),
+    Choice("--form", "form of the linearized parse", "brackets", "relations"),
     Flag("--words", "put the words' pieces into the brackets, not their UPOS"),
     Option(
         "--tags TRANSLATE PARSE",

@@ -1,6 +1,6 @@
-"""Parse text to CoNLL-U.
+"""Parse text to CoNLL-U, line by line.
 
-Parse a text line by line into one CoNLL-U file. An interrupted run resumes when rerun, also after a full disk.
+An interrupted run resumes when rerun, also after a full disk.
 
     fairseq-syntax parse --input train.en --output train.en.conllu --lang en --distributions --workers 4
 """
@@ -13,17 +13,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import (
-    GPUS_PER_WORKER,
-    RAY,
-    WORKERS,
-    positive,
-    probability,
-    refuse,
-    temperature,
-    then_segment,
-)
+from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, RAY, WORKERS, positive, probability, temperature
+from fairseq_syntax.cli.command import Choice, Command, Flag, Group, Option
+from fairseq_syntax.cli.options import refuse, then_segment
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_apart
@@ -51,7 +43,7 @@ PARSER = (
 def tokenizer(choices: Sequence[str], help: str) -> tuple[Option, ...]:
     """The options for tokenizing raw text."""
     return (
-        Option("--tokenizer", help, choices=choices, default="auto"),
+        Choice("--tokenizer", help, *choices),
         Flag("--pretokenized", "the text is tokenized: split it at spaces"),
         Flag("--split-sentences", "split lines that contain several sentences"),
     )
@@ -86,12 +78,7 @@ ARGUMENTS = [
     Group(
         "lines",
         Option("--max-words", "maximum number of words per sentence", type=positive, default=250),
-        Option(
-            "--long-lines",
-            "parse sentences over --max-words in parts, split at punctuation if possible, or stop",
-            choices=("split", "error"),
-            default="split",
-        ),
+        Choice("--long-lines", "sentences over --max-words: parsed in parts, or an error", "split", "error"),
     ),
     Group(
         "distributions",

@@ -1,6 +1,6 @@
 """Draw scores, training curves and reliability.
 
-Draw a figure as PNG, SVG or PDF, depending on its file name.
+A figure is a PNG, SVG or PDF, depending on its file name.
 
     fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg
 """
@@ -10,8 +10,9 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairseq_syntax.cli.arguments import SEVERAL, TRANSLATIONS, positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import SEVERAL, TRANSLATIONS, positive, read_translations
+from fairseq_syntax.cli.options import read_translations
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.names import METRICS
 from fairseq_syntax.runtime.console import finished

@@ -1,7 +1,7 @@
 """Run a recipe: from a corpus to a table of scores.
 
-Run all unfinished steps of a recipe: text, parses, pieces, models, translations, scores and the report. An interrupted
-run resumes when rerun. After a change of the recipe, only the affected steps run again.
+The steps are text, parses, pieces, models, translations, scores and the report. An interrupted run resumes when rerun.
+After a change of the recipe, only the affected steps run again.
 
     fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1
 """
@@ -13,8 +13,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option
-from fairseq_syntax.cli.options import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.lab.recipes.stages import KINDS, shown
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished

@@ -1,6 +1,6 @@
 r"""Score translations, with significance.
 
-Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.
+Scores are by sacrebleu, nltk and scipy, with tests of systems against a baseline.
 
     fairseq-syntax score --ref test.de --sys plain=plain.out PASCAL=pascal.1.out,pascal.2.out --metrics bleu chrf \
         --conllu test.en.conllu --by dependency-length
@@ -9,17 +9,9 @@ Score translations with sacrebleu, nltk and scipy, and test systems against a ba
 import logging
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import BASELINE, REPORT, SEVERAL, TRANSLATIONS, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import (
-    BASELINE,
-    REPORT,
-    SEVERAL,
-    TRANSLATIONS,
-    natural,
-    positive,
-    print_report,
-    read_translations,
-)
+from fairseq_syntax.cli.options import print_report, read_translations
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.runtime.files import check_output

@@ -1,8 +1,8 @@
 r"""Split the words of a parse, or text, into subword pieces.
 
-Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, which is trained here or supplied.
-For NAME.LANG.conllu, write the pieces to OUTPUT/NAME.LANG, and the parse with the number of pieces of each token to
-OUTPUT/NAME.LANG.conllu. For plain text, write only the pieces. Outputs that are up to date are not rewritten.
+The sentencepiece or subword-nmt model is trained here or supplied. For NAME.LANG.conllu, write the pieces to
+OUTPUT/NAME.LANG, and the parse with the number of pieces of each token to OUTPUT/NAME.LANG.conllu. For plain text,
+write only the pieces. Outputs that are up to date are not rewritten.
 
     fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
         --train sentencepiece --vocab-size 8000
@@ -13,8 +13,9 @@ from argparse import Namespace
 from itertools import chain
 from pathlib import Path
 
-from fairseq_syntax.cli.command import Command, Flag, OneOf, Option
-from fairseq_syntax.cli.options import FILE_LANGUAGE, RAY, SEED, SEVERAL, WORKERS, positive, probability, refuse
+from fairseq_syntax.cli.arguments import FILE_LANGUAGE, RAY, SEED, SEVERAL, WORKERS, positive, probability
+from fairseq_syntax.cli.command import Choice, Command, Flag, OneOf, Option
+from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 from fairseq_syntax.runtime.ray_workers import chosen_workers
@@ -37,7 +38,7 @@ ARGUMENTS = [
     ),
     Option("--train-on FILE", "training texts (default: the first --input)", **SEVERAL),
     Option("--vocab-size", "vocabulary size; smaller if the text has fewer pieces", type=positive, default=8000),
-    Option("--model-type", "sentencepiece only", choices=("unigram", "bpe"), default="unigram"),
+    Choice("--model-type", "sentencepiece only", "unigram", "bpe"),
     Option(
         "--character-coverage SHARE",
         "share of characters covered, sentencepiece only; for Chinese or Japanese below 1, such as 0.9995",

@@ -1,25 +1,25 @@
 """Serve trained models over HTTP, with a page for trying them out.
 
-Load models and translate requests to /translate; / is a page for trying out the models. Simultaneous requests are
-batched. The server prints its address when it is ready.
+Requests go to /translate, and those that arrive together are batched; / is the page. The server prints its address when
+it is ready.
 
     fairseq-syntax serve plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --port 8000
 """
 
 from argparse import Namespace
 
-from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import (
+from fairseq_syntax.cli.arguments import (
     DATA,
     DEVICE,
     MISSING_PARSE,
     batch_size,
     models,
     positive,
-    refuse,
     seconds,
     source_parser,
 )
+from fairseq_syntax.cli.command import Command, Group, Option
+from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.files import read_lines

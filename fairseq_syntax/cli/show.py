@@ -1,7 +1,7 @@
 r"""Draw a model's attention with the parse.
 
-Translate sentences with one or several models, and show parse, texts, scores and attention. The output is a
-self-contained HTML page, or (.png, .svg, .pdf) heat maps of one sentence.
+Translate sentences with one or several models, and show parse, texts, scores and attention: in a self-contained HTML
+page, or as heat maps of one sentence (.png, .svg, .pdf).
 
     fairseq-syntax show plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --data bin --split test \
         --sentences 1-20 --output page.html
@@ -9,18 +9,9 @@ self-contained HTML page, or (.png, .svg, .pdf) heat maps of one sentence.
 
 from argparse import Namespace
 
+from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, models, natural, sentences
 from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import (
-    BEAM,
-    DEVICE,
-    SEVERAL,
-    TOKENIZE,
-    models,
-    natural,
-    refuse,
-    sentence_numbers,
-    sentences,
-)
+from fairseq_syntax.cli.options import refuse, sentence_numbers
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished

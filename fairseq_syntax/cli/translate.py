@@ -1,7 +1,6 @@
-"""Translate raw text with a trained model.
+"""Translate raw text or CoNLL-U with a trained model, line by line.
 
-Translate raw text or CoNLL-U line by line. The text is parsed if the model needs a parse, segmented, translated and
-detokenized. Empty lines stay empty.
+Text is parsed if the model needs a parse, segmented, translated and detokenized. Empty lines stay empty.
 
     fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de
 """
@@ -15,18 +14,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import (
-    BEAM,
-    MISSING_PARSE,
-    MODEL,
-    TRANSLATOR,
-    is_stream,
-    opened,
-    positive,
-    read_sentences,
-    translator_options,
-)
+from fairseq_syntax.cli.options import is_stream, opened, read_sentences, translator_options
 from fairseq_syntax.corpus.text_parts import count_lines
 from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import CountedWarnings, finished, progress

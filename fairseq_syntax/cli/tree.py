@@ -1,8 +1,7 @@
 """Write the trees that a model predicts.
 
-Write the trees that a trained model's parent head predicts (supervised_heads or lisa in its encoder) as CoNLL-U. The
-input is raw text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as
-Arcs=HEAD:dep:P.
+These are the trees of the model's parent head (supervised_heads or lisa in its encoder) as CoNLL-U. The input is raw
+text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
 
     fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu
 """
@@ -13,18 +12,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from fairseq_syntax.cli.arguments import DATA, DEVICE, ONE_MODEL, positive, probability
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import (
-    DATA,
-    DEVICE,
-    ONE_MODEL,
-    is_stream,
-    opened,
-    positive,
-    probability,
-    read_sentences,
-    refuse,
-)
+from fairseq_syntax.cli.options import is_stream, opened, read_sentences, refuse
 from fairseq_syntax.cli.parse import parser_options, tokenizer
 from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
 from fairseq_syntax.corpus.header import header

@@ -186,6 +186,6 @@ def test_errors_name_the_file(tmp_path):
     with data_error(path="train.en"):
         multitask(tmp_path, "--train", str(prefix), "--translate-only", str(tmp_path / "more" / "train"))
     with data_error("--train", "--translate-only"):
-        run(tmp_path)
+        multitask(tmp_path)
     with data_error("--words", "--form"):
         multitask(tmp_path, "--train", str(prefix), "--words", "--form", "relations")
