@@ -48,7 +48,6 @@ def heat_maps(
     """A matplotlib figure with layers below each other, and up to four heads of a layer in a row.
 
     Args:
-        exhibit: the sentence
         system: the name of the system whose attention is drawn
         kind: ``encoder``, ``cross`` or ``decoder``
         layers, heads: 0-based; None for all
@@ -56,87 +55,78 @@ def heat_maps(
         src: the code of the source language, which decides the writing direction
 
     Raises:
-        SyntaxDataError: the system, kind, layer or head does not exist
+        SyntaxDataError: the system, kind, layer, head or tree does not exist
     """
-    output = exhibit.outputs.get(system)
-    if output is None or not output.attention:
-        shown = [name for name, one in exhibit.outputs.items() if one.attention]
-        raise SyntaxDataError(f"there is no attention of {system}", hint=meant(system, shown))
-    weights = output.attention.get(kind)
-    if weights is None:
+    by_system = {name: output for name, output in exhibit.outputs.items() if output.attention}
+    if system not in by_system:
+        raise SyntaxDataError(f"there is no attention of {system}", hint=meant(system, by_system))
+    output = by_system[system]
+    if kind not in output.attention:
         raise SyntaxDataError(f"{system} has no {kind} attention", hint=meant(kind, output.attention))
-    layers = range(len(weights)) if layers is None else layers
-    _check("layer", layers, len(weights))
-    heads = range(max(len(weights[layer]) for layer in layers)) if heads is None else heads
-    _check("head", heads, max(len(weights[layer]) for layer in layers))
+    weights = output.attention[kind]
+    layers = _existing("layer", layers, len(weights))
+    heads = _existing("head", heads, max(len(weights[layer]) for layer in layers))
+    if tree is not None and tree not in exhibit.trees:
+        raise SyntaxDataError(f"sentence {exhibit.number} has no tree {tree}", hint=meant(tree, exhibit.trees))
+    trees = [] if kind == "decoder" else [exhibit.trees[tree]] if tree else list(exhibit.trees.values())
+    maps = {layer: {head: weights[layer][head] for head in heads if head < len(weights[layer])} for layer in layers}
     columns = output.pieces if kind == "decoder" else exhibit.pieces
     rows = exhibit.pieces if kind == "encoder" else output.pieces
-    name = tree or next(iter(exhibit.trees), None)
-    if name is not None and name not in exhibit.trees:
-        raise SyntaxDataError(f"sentence {exhibit.number} has no tree {name}", hint=meant(name, exhibit.trees))
-    parse = None if kind == "decoder" or name is None else exhibit.trees[name]
     flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
-    language = src if kind != "decoder" else None
-    with any_script(language):
-        return _grid(exhibit, weights, layers, heads, columns, rows, parse, flip)
+    with any_script(src if kind != "decoder" else None):
+        return _grid(exhibit, maps, columns, rows, next(iter(trees), None), flip)
 
 
-def _check(what: str, wanted: Sequence[int], count: int) -> None:
-    for number in wanted:
+def _existing(what: str, wanted: Sequence[int] | None, count: int) -> Sequence[int]:
+    """The wanted numbers of layers or heads, all by default, which must exist."""
+    for number in wanted or ():
         if not 0 <= number < count:
             raise SyntaxDataError(f"no {what} {number}: there are {count}, counted from 0")
+    return range(count) if wanted is None else wanted
 
 
-def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, flip: bool) -> Figure:
+def _grid(exhibit: Exhibit, maps: dict, columns, rows, parse: Tree | None, flip: bool) -> Figure:
+    """Draw ``maps[layer][head]`` [rows, columns], and the parse above each column of pictures."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    grid = [
-        [(layer, head) for head in heads[at : at + _BESIDE] if head < len(weights[layer])]
-        for layer in layers
-        for at in range(0, len(heads), _BESIDE)
-    ]
-    grid = [row for row in grid if row]
-    count, across = sum(map(len, grid)), max(map(len, grid))
+    grid = []
+    for layer, of_layer in maps.items():
+        pictures = [(f"layer {layer}, head {head}", shown) for head, shown in of_layer.items()]
+        grid += [pictures[at : at + _BESIDE] for at in range(0, len(pictures), _BESIDE)]
+    across = max(map(len, grid))
     # The size of a cell in inches and of the text in points, smaller for several rows of heads.
-    cell = 0.2 if count <= _BESIDE else 0.13
-    size = 8 if count <= _BESIDE else 6
+    cell, size = (0.2, 8) if sum(map(len, grid)) <= _BESIDE else (0.13, 6)
     wide, high = max(1.6, cell * len(columns)), max(1.6, cell * len(rows))
     pairs = [] if parse is None else [(i, h) for i, h in enumerate(parse.heads) if i != h]
     above = 0.0 if parse is None else 0.35 + 0.24 * (max(arc_levels(pairs), default=0) + 1)
     labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2  # the length of the longest piece in inches, at most
-    figure = Figure(
-        figsize=(across * wide + labels + 0.6, len(grid) * (high + 0.35) + above + labels), layout="constrained"
-    )
+    height = len(grid) * (high + 0.35) + above + labels
+    figure = Figure(figsize=(across * wide + labels + 0.6, height), layout="constrained")
     FigureCanvasAgg(figure)
-    first = 1 if parse else 0
     ratios = ([above + labels] if parse else []) + [high] * len(grid)
     axes = figure.subplots(len(ratios), across, squeeze=False, height_ratios=ratios, sharex="col")
     places = np.arange(len(columns))[::-1] if flip else np.arange(len(columns))
     # one scale for all, up to at least 0.25, so that uniform attention does not look strong
-    top = max(0.25, *(float(weights[layer][head].max()) for row in grid for layer, head in row))
-    for c in range(across):
-        if parse:
-            _draw_parse(axes[0][c], exhibit, parse, pairs, columns, places, size)
-        for r, row in enumerate(grid):
-            panel = axes[r + first][c]
-            if c >= len(row):
-                panel.set_axis_off()
-                continue
-            layer, head = row[c]
-            shown = weights[layer][head]
+    top = max(0.25, *(float(shown.max()) for pictures in grid for _, shown in pictures))
+    if parse:
+        for panel in axes[0]:
+            _draw_parse(panel, exhibit, parse, pairs, columns, places, size)
+        axes = axes[1:]
+    for r, pictures in enumerate(grid):
+        for panel in axes[r][len(pictures) :]:
+            panel.set_axis_off()
+        for c, (panel, (title, shown)) in enumerate(zip(axes[r], pictures)):
             picture = panel.imshow(shown[:, ::-1] if flip else shown, cmap="Blues", vmin=0, vmax=top, aspect="auto")
-            panel.set_title(f"layer {layer}, head {head}", fontsize=size + 1)
+            panel.set_title(title, fontsize=size + 1)
             panel.set_yticks(range(len(rows)), rows if c == 0 else [""] * len(rows), fontsize=size)
-            panel.tick_params(length=0)
+            panel.tick_params(length=0, labelbottom=False)
             # The pieces are drawn once, at the top, below the parse if there is one.
-            if parse or r > 0:
-                panel.tick_params(labelbottom=False)
-            else:
+            if not parse and r == 0:
                 panel.set_xticks(places, columns, rotation=90, fontsize=size)
-                panel.tick_params(labeltop=True, labelbottom=False)
+                panel.tick_params(labeltop=True)
     # All pictures have the same scale, so the last one serves for the colour bar.
-    figure.colorbar(picture, ax=axes[first:].ravel().tolist(), shrink=0.5, pad=0.01)
+    figure.colorbar(picture, ax=axes.ravel().tolist(), shrink=0.5, pad=0.01)
     return figure
 
 
