@@ -52,11 +52,8 @@ def main(args: Namespace) -> None:
             write_conllu(file, line)
     counts = control.counts
     if counts["without_partner"]:
-        print(
-            f"sentences with random trees, since no other among {min(args.block, n_lines)} lines has their length: "
-            f"{counts['without_partner']}",
-            file=sys.stderr,
-        )
+        why = f"since no other among {min(args.block, n_lines)} lines has their length"
+        print(f"sentences with random trees, {why}: {counts['without_partner']}", file=sys.stderr)
     if "damaged" in args.control:
         print(f"wrong arcs: {counts['wrong_arcs']} of {counts['words']}", file=sys.stderr)
     if counts["not_replaced"]:

@@ -37,7 +37,7 @@ ARGUMENTS = [
     ),
     Option("--controls-by PROPERTY", "with --controls: also by intervals of this property, as for --by", **SEVERAL),
     Flag("--lowercase", "compare lowercased text"),
-    Option("--resamples", "of the bootstrap over sentences and seeds; 0: no test", type=natural, default=1000),
+    Option("--resamples", "bootstrap samples of sentences and seeds; 0: no test", type=natural, default=1000),
     Option("--trials", "trials of the randomization test; 0: no test", type=natural, default=10000),
     Option("--beer COMMAND", "the BEER program, if you have it"),
     *REPORT,

@@ -79,30 +79,19 @@ def random_tree(n: int, rng: Random) -> list[int]:
     if n == 1:
         return [0]
     code = [rng.randrange(n) for _ in range(n - 2)]
-    neighbours: list[list[int]] = [[] for _ in range(n)]
-
-    def join(word: int, other: int) -> None:
-        neighbours[word].append(other)
-        neighbours[other].append(word)
-
     to_come = Counter(code)
     leaves = [word for word in range(n) if not to_come[word]]  # ascending, therefore a heap
+    heads = list(range(n))
     for word in code:
-        join(heapq.heappop(leaves), word)
+        heads[heapq.heappop(leaves)] = word
         to_come[word] -= 1
         if not to_come[word]:
             heapq.heappush(leaves, word)
-    join(*leaves)  # the last two
-    heads = [-1] * n
-    root = rng.randrange(n)
-    heads[root] = root
-    todo = [root]
-    while todo:
-        word = todo.pop()
-        below = [neighbour for neighbour in neighbours[word] if heads[neighbour] < 0]
-        for neighbour in below:
-            heads[neighbour] = word
-        todo += below
+    heads[leaves[0]] = leaves[1]  # the last two, of which the second is the root so far
+    word = below = rng.randrange(n)
+    while heads[word] != word:  # turn the arcs between the drawn root and the old one
+        heads[word], below, word = below, word, heads[word]
+    heads[word] = below
     return heads
 
 
@@ -148,7 +137,7 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
     return heads
 
 
-def sattolo(items: Sequence[tuple[int, int]], rng: Random) -> list[tuple[int, int]]:
+def sattolo(items: Sequence[int], rng: Random) -> list[int]:
     """The items in a uniformly random cyclic permutation, which moves every item (Sattolo 1986)."""
     items = list(items)
     for last in range(len(items) - 1, 0, -1):

@@ -131,25 +131,22 @@ class Control:
     def _shuffled(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
         lines = iter(lines)
         while block := list(islice(lines, self.block)):
-            trees = [sentences_of(line) for line in block]
-            places: dict[int, list[tuple[int, int]]] = defaultdict(list)
-            for at, sentences in enumerate(trees):
-                for which, sentence in enumerate(sentences):
-                    places[len(sentence.heads)].append((at, which))
+            trees = [sentence for line in block for sentence in sentences_of(line)]
+            by_length: dict[int, list[int]] = defaultdict(list)
+            for place, tree in enumerate(trees):
+                by_length[len(tree.heads)].append(place)
             rng = self._random("shuffled", block[0].line_number)
-            shuffled = [list(sentences) for sentences in trees]
-            for same in places.values():
-                if len(same) == 1:
-                    # Its own tree would not be a control, so it gets a random one.
-                    at, which = same[0]
+            shuffled = list(trees)
+            for places in by_length.values():
+                for place, source in zip(places, sattolo(places, rng)):
+                    shuffled[place] = trees[source]
+                if len(places) == 1:  # its own tree would not be a control, so it gets a random one
                     self.counts["without_partner"] += 1
-                    alone = trees[at][which]
-                    shuffled[at][which] = with_heads(alone, control_heads("random", alone.heads, rng))
-                    continue
-                for (at, which), (from_line, from_place) in zip(same, sattolo(same, rng)):
-                    shuffled[at][which] = trees[from_line][from_place]
-            for line, sentences in zip(block, shuffled):
-                yield with_sentences(line, sentences)
+                    alone = trees[places[0]]
+                    shuffled[places[0]] = with_heads(alone, control_heads("random", alone.heads, rng))
+            rest = iter(shuffled)
+            for line in block:
+                yield with_sentences(line, list(islice(rest, len(line.sentences))))
 
 
 def sentences_of(line: ParsedLine) -> list[Sentence]:
