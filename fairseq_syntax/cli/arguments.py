@@ -1,7 +1,5 @@
 """Arguments shared by several subcommands."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
