@@ -73,7 +73,8 @@ class Generation:
         taken = cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
-                cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
+                cls, more = generator
+                arguments = {**(arguments or {}), **more}
         return args, cls, arguments
 
     def for_search(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:

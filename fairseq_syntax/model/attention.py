@@ -17,6 +17,8 @@ from torch import Tensor
 
 __all__ = ["HeadInputs", "ScoreTerm"]
 
+IncrementalState = dict[str, dict[str, Tensor | None]]  # of fairseq's search, by module and name
+
 
 class HeadInputs(NamedTuple):
     """The inputs of the heads of a term, for T queries and S keys (T = S in an encoder).
@@ -47,8 +49,8 @@ class ScoreTerm:
         heads: the heads that are changed
         without_dropout: whether these heads have no dropout on attention weights, so that training can use
             :meth:`attend`
-        tensors: results of other layers that the term uses and that need a gradient. They are passed as arguments of
-            the layer, since activation checkpointing only sees those; use :attr:`HeadInputs.tensors`, not these
+        tensors: results of other layers that the term uses and that need a gradient. Activation checkpointing only sees
+            arguments of the layer, as which they are passed; use :attr:`HeadInputs.tensors`, not these
         needs_memory: whether a decoder's search keeps the inputs of all steps for :attr:`HeadInputs.memory`
     """
 
@@ -58,51 +60,35 @@ class ScoreTerm:
     needs_memory: bool = False
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        """The changed scores: the dense reference form.
+        """The changed scores [B, h, T, S] of the term's heads: the dense reference form.
 
         Args:
-            scores: [B, h, T, S], ``QKᵀ/√d`` of the term's heads, before the masks and the softmax
-            inputs: the inputs of these heads
-
-        Returns:
-            [B, h, T, S]
+            scores: [B, h, T, S], ``QKᵀ/√d``, before the masks and the softmax
         """
         return scores
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
-        """What is added to the heads' output, such as the values of relative positions, ``Σ_j weights_ij a_ij``.
+        """What is added to the heads' output [B, h, T, d], such as ``Σ_j weights_ij a_ij``; None for nothing.
 
         Args:
             weights: [B, h, T, S], after the softmax and dropout
-
-        Returns:
-            [B, h, T, d], or None if nothing is added
         """
         return None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """A faster form of the same function, for all heads of the layer.
+        """A faster form of the same function for all heads, [B, H, T, d]; None if there is none for these inputs.
 
         It is used if this is the only term, no scores are observed, and no weights are dropped.
 
         Args:
-            q, k, v: [B, H, T, d], of all heads; ``q`` is already divided by ``√d``
+            q, k, v: [B, H, T, d], of all heads of the layer; ``q`` is already divided by ``√d``
             key_padding_mask: [B, T], True on padding; None if there is no padding
-
-        Returns:
-            [B, H, T, d], or None if the term has no faster form for these inputs
         """
         return None
 
 
 class WhereParsed(ScoreTerm):
-    """A term for the sentences that have a parse; the others have another term, or plain attention.
-
-    Args:
-        term: the term of sentences with a parse
-        parsed: [B] bool, True for sentences with a parse
-        otherwise: the term of the others; None for plain attention
-    """
+    """A term for the sentences that have a parse (``parsed`` [B] bool); the others have another, or plain attention."""
 
     def __init__(self, term: ScoreTerm, parsed: Tensor, otherwise: ScoreTerm | None = None) -> None:
         self.heads, self.without_dropout, self.tensors = term.heads, term.without_dropout, term.tensors
@@ -140,14 +126,14 @@ def plain_attention(
 
     Args:
         q, k, v: [B, H, T or S, d]; ``q`` is already divided by ``√d``
-        key_padding_mask: [B, S], True on padding
+        key_padding_mask, attn_mask: as in :func:`causal_mask`
         drop: the dropout probability of the weights
-        attn_mask: [T, S], added to the scores
     """
+    mask = None
     if attn_mask is not None:
-        mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
-    else:
-        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+        mask = causal_mask(attn_mask, key_padding_mask)
+    elif key_padding_mask is not None:
+        mask = ~key_padding_mask[:, None, None, :]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, scale=1.0)
 
 
@@ -155,8 +141,6 @@ class SyntaxSelfAttention(MultiheadAttention):
     """fairseq's multi-head self-attention, with score terms and observed heads.
 
     Args:
-        embed_dim: C
-        num_heads: H
         project_scores: whether there are query and key projections; a layer whose scores are all replaced needs none
     """
 
@@ -174,14 +158,13 @@ class SyntaxSelfAttention(MultiheadAttention):
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
         tensors: Sequence[Tensor] = (),
-        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+        incremental_state: IncrementalState | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
         Args:
             query: [T, B, C]
-            key_padding_mask: [B, T], True on padding
-            attn_mask: [T, T], added to the scores, with −inf where the future is masked
+            key_padding_mask, attn_mask: as in :func:`causal_mask`
             terms: applied to the scores of their heads, in this order
             observe: the heads whose scores are returned
             tensors: :attr:`ScoreTerm.tensors` of all terms, concatenated
@@ -217,18 +200,18 @@ class SyntaxSelfAttention(MultiheadAttention):
             if attended is not None:
                 return self._merge(attended), None
 
-        dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
+        # From the first to the last head that has a term or is observed.
+        spans = [term.heads.indices(self.num_heads)[:2] for term in terms]
+        bounds = [*spans, *((i, i + 1) for i in observe)]
+        dense = slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
         (q_dense, k_dense, v_dense), others = divided(dense, q, k, v)
-        # [B, h, T, S], from the first to the last head that has a term or is observed
-        scores = q_dense @ k_dense.transpose(2, 3)
+        scores = q_dense @ k_dense.transpose(2, 3)  # [B, h, T, S]
         remaining = iter(tensors)
         placed: list[tuple[ScoreTerm, slice, HeadInputs]] = []  # heads count from the first one of the dense part
-        for term in terms:
-            start, stop, _ = term.heads.indices(self.num_heads)
+        for term, (start, stop) in zip(terms, spans):
             heads = slice(start - dense.start, stop - dense.start)
             q_term, k_term, v_term = (of_heads(x, heads) for x in (q_dense, k_dense, v_dense))
-            term_tensors = tuple(islice(remaining, len(term.tensors)))
-            inputs = HeadInputs(query, memory, q_term, k_term, v_term, term_tensors)
+            inputs = HeadInputs(query, memory, q_term, k_term, v_term, tuple(islice(remaining, len(term.tensors))))
             placed.append((term, heads, inputs))
             scores = with_heads(scores, heads, term.scores(of_heads(scores, heads), inputs))
         # One by one, since a list of indices would be copied to the device, and the host would wait.
@@ -253,15 +236,12 @@ class SyntaxSelfAttention(MultiheadAttention):
         v: Tensor,
         x: Tensor,
         padding: Tensor | None,
-        incremental_state: dict[str, dict[str, Tensor | None]],
+        incremental_state: IncrementalState,
         memory: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Keys and values [B, H, S, d], inputs [S, B, C] and padding [B, S] of all steps of a search.
+        """Keys and values [B, H, S, d], inputs [S, B, C] (if ``memory``) and padding [B, S] of all steps of a search.
 
         They are stored in fairseq's incremental state, whose rows the search reorders.
-
-        Args:
-            memory: whether to store the inputs; otherwise those of this step are returned
         """
         saved = self._get_input_buffer(incremental_state)
         x = x.transpose(0, 1)  # [B, T, C]: everything that is stored has the rows of the search first
@@ -281,17 +261,15 @@ class SyntaxSelfAttention(MultiheadAttention):
 
     def _split(self, x: Tensor) -> Tensor:
         """Split [T, B, C] into heads: [B, H, T, d]."""
-        heads = x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim)  # [T, B, H, d]
-        return heads.permute(1, 2, 0, 3)  # [B, H, T, d]
+        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
     def _merge(self, out: Tensor) -> Tensor:
         """Join the heads [B, H, T, d] and apply the output projection: [T, B, C]."""
-        joined = out.permute(2, 0, 1, 3).flatten(2)  # [T, B, H, d] to [T, B, H d]
-        return self.out_proj(joined)
+        return self.out_proj(out.permute(2, 0, 1, 3).flatten(2))
 
 
 def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
-    """Scores [B, H, T, S] with −inf at masked keys; the masks are those of :func:`causal_mask`."""
+    """Scores [B, H, T, S] with −inf at masked keys; masks as in :func:`causal_mask`."""
     if attn_mask is not None:
         return scores + causal_mask(attn_mask, key_padding_mask)
     if key_padding_mask is not None:
@@ -300,7 +278,7 @@ def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | 
 
 
 def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """The mask of both the future and padding, to be added to the scores.
+    """The mask [B, 1, T, S] of both the future and padding, to be added to the scores.
 
     With padding on the left, a query on padding has no unmasked key. It sees all keys instead, since the softmax of a
     fully masked row is NaN, which would reach all gradients. Its output is not used: padding is never a key.
@@ -308,9 +286,6 @@ def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     Args:
         attn_mask: [T, S], with −inf where the future is masked
         key_padding_mask: [B, S], True on padding; None if there is no padding
-
-    Returns:
-        [B, 1, T, S], or ``attn_mask`` if there is no padding
     """
     if key_padding_mask is None:
         return attn_mask
@@ -321,10 +296,7 @@ def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 
 
-# Slicing and concatenating copy, twice more in the backward pass; the functions below copy nothing if all heads are
-# selected.
-
-
+# Slicing and concatenating copy, twice more in the backward pass. These functions copy nothing for all heads.
 def of_heads(x: Tensor, heads: slice) -> Tensor:
     """The selected heads of ``x`` [B, H, …]."""
     return x if heads.stop - heads.start == x.size(1) else x[:, heads]
@@ -344,7 +316,7 @@ def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple
     """
     start, stop, _ = heads.indices(q.size(1))
     sizes = [start, stop - start, q.size(1) - stop]
-    if not sizes[0] and not sizes[2]:
+    if sizes[0] == sizes[2] == 0:
         return (q, k, v), (None, None)
     parts = list(zip(*(x.split([size for size in sizes if size], dim=1) for x in (q, k, v)), strict=True))
     before = parts.pop(0) if sizes[0] else None
@@ -352,19 +324,12 @@ def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple
 
 
 def with_plain_heads(special: Tensor, others: tuple[Heads | None, Heads | None], *options: Any) -> Tensor:
-    """Join the output of the selected heads with that of the others, which have plain attention: [B, H, T, d].
+    """Join the output [B, h, T, d] of the selected heads with that of the others, which have plain attention.
 
     Args:
-        special: [B, h, T, d], the output of the selected heads
         others: the queries, keys and values of the heads before and after them, from :func:`divided`
         options: further arguments of :func:`plain_attention`
     """
     before, after = (None if part is None else plain_attention(*part, *options) for part in others)
     parts = [part for part in (before, special, after) if part is not None]
     return torch.cat(parts, dim=1) if len(parts) > 1 else special
-
-
-def _hull(heads: Sequence[slice], num_heads: int) -> slice:
-    """The smallest range of heads that covers all of them."""
-    bounds = [h.indices(num_heads)[:2] for h in heads]
-    return slice(min(b[0] for b in bounds), max(b[1] for b in bounds))

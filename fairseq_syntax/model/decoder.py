@@ -10,13 +10,11 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.attention import IncrementalState, ScoreTerm
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
 from fairseq_syntax.model.layers import LayerPlan, LayerStack, SyntaxLayer, feed_forward, self_attention, wrapped
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
-
-IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class DecoderSystem(HeadSystem):
@@ -46,20 +44,15 @@ def build_decoder(
     Raises:
         SyntaxDataError: the systems cannot be combined
     """
-    decoders = {
-        name: decoder for name, s in systems.items() if (decoder := s.decoder(cfg, dictionary, embed_tokens, systems))
-    }
-    if len(decoders) > 1:
-        raise SyntaxDataError(f"--decoder-syntax: {' and '.join(decoders)} each bring a decoder of their own")
-    return next(iter(decoders.values()), None) or SyntaxTransformerDecoder(cfg, dictionary, embed_tokens, systems)
+    arguments = cfg, dictionary, embed_tokens, systems
+    own = {name: decoder for name, system in systems.items() if (decoder := system.decoder(*arguments)) is not None}
+    if len(own) > 1:
+        raise SyntaxDataError(f"--decoder-syntax: {' and '.join(own)} each bring a decoder of their own")
+    return next(iter(own.values())) if own else SyntaxTransformerDecoder(*arguments)
 
 
 class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
-    """fairseq's decoder layer, with a self-attention that takes score terms; arguments as in :class:`SyntaxLayer`.
-
-    Raises:
-        SyntaxDataError: this layer does not support an option of fairseq's
-    """
+    """fairseq's decoder layer, with a self-attention that takes score terms."""
 
     def __init__(self, plan: LayerPlan, cfg: TransformerConfig, no_encoder_attn: bool) -> None:
         for option in ("scale_attn", "scale_heads", "scale_fc", "scale_resids", "cross_self_attention"):

@@ -37,7 +37,7 @@ def dense_factor_attention(
         add: add P instead of multiplying by it
 
     Returns:
-        [B, H, T, d] of the dtype of ``v``
+        [B, H, T, d]
     """
     mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     return _DenseFactorAttention.apply(q, k, v, factor, mask, heads, add)
@@ -52,10 +52,7 @@ class _DenseFactorAttention(torch.autograd.Function):
             factor = factor.to(q.dtype)
             weights = q @ k.transpose(2, 3)
             scaled = weights[:, heads]
-            if add:
-                scaled.add_(factor)
-            else:
-                scaled.mul_(factor)
+            scaled.add_(factor) if add else scaled.mul_(factor)
             if mask is not None:
                 weights.masked_fill_(mask, float("-inf"))
             # PyTorch's softmax sums half precision in float32.

@@ -39,7 +39,7 @@ class EncoderSystem(HeadSystem):
         return positions
 
     def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
-        """The output of the system's module after a layer, such as a graph convolution.
+        """The output [T, B, C] of the system's module after a layer, such as a graph convolution.
 
         It runs even if ``--encoder-layerdrop`` drops the layer. The blocks of several systems after one layer run in
         the order of the option.
@@ -47,9 +47,6 @@ class EncoderSystem(HeadSystem):
         Args:
             x: [T, B, C], the layer's output; rows of padding are undefined
             layer: one of :meth:`blocks`
-
-        Returns:
-            [T, B, C]
         """
         return x
 
@@ -79,7 +76,7 @@ def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]
 
 
 class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
-    """fairseq's encoder layer, with a self-attention that takes score terms; arguments as in :class:`SyntaxLayer`."""
+    """fairseq's encoder layer, with a self-attention that takes score terms."""
 
     def forward(  # type: ignore[override]
         self,
@@ -89,7 +86,7 @@ class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
-        """Output [T, B, C] and observed scores; arguments as in :class:`SyntaxSelfAttention`."""
+        """Output [T, B, C] and observed scores."""
         x, observed = self_attention(self, x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
         return feed_forward(self, x), observed
 

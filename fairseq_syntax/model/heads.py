@@ -68,8 +68,7 @@ class HeadLoss(NamedTuple):
     the size of the whole update (all batches of ``--update-freq`` on all workers).
 
     Attributes:
-        loss: the weighted loss
-        nll: the unweighted loss, in nats
+        loss, nll: the weighted and the unweighted loss, in nats
         tokens: the number of rows
         correct, words: the number of words with the right parent, and of all words; 0 and 0 if not counted
     """
@@ -138,11 +137,7 @@ System = TypeVar("System", bound="HeadSystem")
 
 
 class Registry(dict[str, type[System]]):
-    """The systems of one side, by their names in its option.
-
-    Args:
-        side: ``encoder`` or ``decoder``
-    """
+    """The systems of one side, ``encoder`` or ``decoder``, by their names in its option."""
 
     def __init__(self, side: str) -> None:
         super().__init__()
@@ -193,7 +188,6 @@ class HeadSystem(nn.Module):
         Args:
             config: its options, of the type :attr:`config`
             args: the model's options; what is set in them is saved in the checkpoint
-            task: the fairseq task
         """
         return cls()
 
@@ -212,10 +206,7 @@ class HeadSystem(nn.Module):
         """
 
     def layers(self) -> Sequence[int]:
-        """The layers in whose self-attention it acts, 0-based: all in which it claims or supervises a head.
-
-        By default the attribute ``_layers``.
-        """
+        """The layers in whose self-attention it claims or supervises a head, 0-based; by default ``_layers``."""
         return self._layers
 
     def blocks(self) -> Sequence[int | None]:
@@ -265,21 +256,12 @@ class HeadSystem(nn.Module):
         return None
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
-        """The loss of that name (:meth:`supervises`), or None if there is none in this step.
-
-        Args:
-            scores: [B, T, T], the scores of the head; row: query, column: key
-            step: the step, with its syntax
-        """
+        """The loss of that name (:meth:`supervises`) on the head's scores [B, T, T], or None in this step."""
         raise NotImplementedError
 
 
 def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSystem]) -> None:
     """Check that systems can share the heads of a layer; see the table above.
-
-    Args:
-        side: ``encoder`` or ``decoder``
-        systems: the systems that act in the layer
 
     Raises:
         SyntaxDataError: two claims on one head exclude each other, or the layer does not have a claimed head
@@ -308,12 +290,7 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSy
 
 
 def _conflict(claims: Mapping[str, HeadClaims], training: Sequence[tuple[str, str]], head: int) -> str:
-    """Why systems cannot share a head, as a sentence that lacks only the name of the head; empty if they can.
-
-    Args:
-        claims: by the name of the system
-        training: (system, loss) of each loss on the head
-    """
+    """Why systems cannot share a head that (system, loss) pairs train, without its name; empty if they can."""
     replacing = [name for name, claimed in claims.items() if head in claimed.replaces]
     giving = [name for name, claimed in claims.items() if head in claimed.gives]
     scaling = [name for name, claimed in claims.items() if head in claimed.scales]

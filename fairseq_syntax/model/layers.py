@@ -40,8 +40,7 @@ class LayerStack:
     It comes before fairseq's class. Layers without a system in their self-attention are fairseq's own.
 
     Args:
-        cfg: the Transformer's configuration
-        dictionary, embed_tokens, others: as in fairseq
+        cfg, dictionary, embed_tokens, others: as in fairseq
         systems: the systems by name, in the order in which they are applied
 
     Raises:
@@ -86,26 +85,26 @@ class LayerStack:
         """
         layer = len(self._plans)
         acting = [s for s in self._building if layer in s.layers()]
-        plan = None
-        if acting:
-            heads = {n for s in acting if (n := s.attention_heads(layer)) is not None}
-            if len(heads) > 1:
-                message = f"the systems of {self.side} layer {layer} want {sorted(heads)} attention heads"
-                raise SyntaxDataError(message)
-            num_heads = heads.pop() if heads else getattr(cfg, self.side).attention_heads
-            check_claims(self.side, layer, num_heads, acting)
-            for system in acting:
-                system.fit(layer, num_heads)
-            claims = {s.name: s.claims(layer, num_heads) for s in acting}
-            places = [place for s in acting for place in s.supervises().values()]
-            plan = LayerPlan(
-                num_heads=num_heads,
-                project_scores=all(s.project_scores(layer) for s in acting),
-                # a stable sort: otherwise the order of the option stays
-                acting=sorted(claims, key=lambda name: not claims[name].replaces),
-                supervised=sorted({head for at, head in places if at == layer}),
-                read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
-            )
+        if not acting:
+            self._plans.append(None)
+            return None
+        heads = {n for s in acting if (n := s.attention_heads(layer)) is not None}
+        if len(heads) > 1:
+            raise SyntaxDataError(f"the systems of {self.side} layer {layer} want {sorted(heads)} attention heads")
+        num_heads = heads.pop() if heads else getattr(cfg, self.side).attention_heads
+        check_claims(self.side, layer, num_heads, acting)
+        for system in acting:
+            system.fit(layer, num_heads)
+        claims = {s.name: s.claims(layer, num_heads) for s in acting}
+        places = [place for s in acting for place in s.supervises().values()]
+        plan = LayerPlan(
+            num_heads=num_heads,
+            project_scores=all(s.project_scores(layer) for s in acting),
+            # a stable sort: otherwise the order of the option stays
+            acting=sorted(claims, key=lambda name: not claims[name].replaces),
+            supervised=sorted({head for at, head in places if at == layer}),
+            read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
+        )
         self._plans.append(plan)
         return plan
 
@@ -121,14 +120,11 @@ class LayerStack:
     def run_layer(
         self, number: int, layer: nn.Module, step: Step, observe: bool, *inputs: Any, **options: Any
     ) -> list[Any]:
-        """Run a planned layer with the terms of its systems, and record observed scores in the step.
+        """The outputs of a planned layer with the terms of its systems; observed scores are recorded in the step.
 
         Args:
             observe: whether to record the scores of supervised heads too, and not only those that higher layers read
             inputs, options: the layer's arguments
-
-        Returns:
-            the layer's outputs, without the scores
         """
         plan = self._plans[number]
         assert plan is not None
@@ -143,21 +139,12 @@ class LayerStack:
 
 
 def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset[str]:
-    """What systems need of the parse: the union of their ``training_needs`` or ``inference_needs``.
-
-    Args:
-        when: the name of the attribute
-    """
+    """What systems need of the parse: the union of their attribute ``when``, such as ``training_needs``."""
     return frozenset().union(*(getattr(system, when) for system in systems.values()))
 
 
 class SyntaxLayer:
-    """A mixin for fairseq's layers, before fairseq's class: a self-attention that takes score terms.
-
-    Args:
-        plan: the layer's plan
-        others: fairseq's arguments
-    """
+    """A mixin for fairseq's layers, before fairseq's class: a self-attention that takes score terms."""
 
     def __init__(self, plan: LayerPlan, *others: Any) -> None:
         self._plan = plan
@@ -166,7 +153,7 @@ class SyntaxLayer:
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> SyntaxSelfAttention:
-        """The self-attention of this layer."""
+        """Build the self-attention of this layer's plan."""
         return SyntaxSelfAttention(
             embed_dim,
             self._plan.num_heads,
@@ -180,14 +167,10 @@ class SyntaxLayer:
 def self_attention(
     layer: Any, x: Tensor, padding: Tensor | None, mask: Tensor | None = None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The self-attention block of a layer, with its residual connection and norm.
+    """The self-attention block of a layer, with its residual connection and norm: [T, B, C], and observed scores.
 
     Args:
-        x: [T, B, C]
-        padding, mask, options: arguments of :meth:`SyntaxSelfAttention.forward`
-
-    Returns:
-        [T, B, C], and the observed scores
+        x, padding, mask, options: arguments of :meth:`SyntaxSelfAttention.forward`
     """
     residual = x
     if layer.normalize_before:

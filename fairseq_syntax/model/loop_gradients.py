@@ -7,7 +7,6 @@ matrix product. The values are those of the plain operations. There are no secon
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,33 +14,46 @@ from torch import Tensor
 
 from fairseq_syntax.model.precision import autocast_dtype
 
-Log = dict[int, tuple[Tensor, ...]]
+# The factors of each step's gradient, left' right. By step, so that a second backward pass does not add them twice.
+Log = dict[object, tuple[Tensor, Tensor]]
 
 
 class Deferred:
-    """A tensor that all steps of a loop use, with a deferred gradient. Create a new one for each pass over the loop.
+    """A matrix W [..., O, I] that all steps of a loop multiply by; a new one for each pass over the loop.
 
-    Args:
-        shared: the tensor; its gradient is the sum over the steps
+    Attributes:
+        shared: W, whose gradient is the sum over the steps
     """
 
-    def __init__(self, shared: Tensor) -> None:
-        dtype = autocast_dtype(shared)
-        if dtype is not None:
-            shared = shared.to(dtype)
-        self.log: Log = {}
-        self.calls = 0
-        self.shared = _Anchor.apply(shared, self.log, self.total)
+    def __init__(self, matrix: Tensor) -> None:
+        dtype = autocast_dtype(matrix)
+        self._log: Log = {}
+        self.shared: Tensor = _Anchor.apply(matrix if dtype is None else matrix.to(dtype), self._log)
 
-    def key(self) -> int:
-        """A new number, for a step's record."""
-        self.calls += 1
-        return self.calls
+    def _product(self, x: Tensor, plus: Tensor | None, transposed: bool) -> Tensor:
+        """``x W'`` if ``transposed``, else ``x W``; ``plus`` is added."""
+        dtype = self.shared.dtype
+        return _Product.apply(x.to(dtype), self.shared, plus if plus is None else plus.to(dtype), transposed, self._log)
 
-    @staticmethod
-    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        """The gradient of ``shared``, a tensor of this size, from the records of the steps."""
-        raise NotImplementedError
+
+class DeferredLinear(Deferred):
+    """``x W'`` with W [O, I] and a new x [N, I] in each step; or M products of x [M, N, I] and W [M, O, I]."""
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """Map [N, I] to [N, O]; ``plus`` [N, O] is added."""
+        return self._product(x, plus, True)
+
+
+class DeferredStates(Deferred):
+    """States [N, S, H]; each step computes their products with a new query, and a weighted sum of them."""
+
+    def dots(self, query: Tensor, plus: Tensor | None = None) -> Tensor:
+        """The products of each query [N, H] with its states: [N, S]; ``plus`` [N, S] is added."""
+        return self._product(query[:, None], None if plus is None else plus[:, None], True).squeeze(1)
+
+    def sums(self, weights: Tensor, plus: Tensor | None = None) -> Tensor:
+        """The sums of the states, weighted by ``weights`` [N, S]: [N, H]; ``plus`` [N, H] is added."""
+        return self._product(weights[:, None], None if plus is None else plus[:, None], False).squeeze(1)
 
 
 class _Anchor(torch.autograd.Function):
@@ -52,102 +64,35 @@ class _Anchor(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, shared: Tensor, log: Log, total: Callable[..., Tensor]) -> Tensor:
-        ctx.parts = log, total, shared.size(), shared.dtype
+    def forward(ctx: Any, shared: Tensor, log: Log) -> Tensor:
+        ctx.log, ctx.dtype = log, shared.dtype
         ctx.set_materialize_grads(False)
         return shared.view_as(shared)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None, None]:
-        log, total, size, dtype = ctx.parts
-        notes = list(log.values())
-        log.clear()
-        if notes:
-            of_steps = total(notes, size).to(dtype)
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        if ctx.log:
+            left, right = (torch.cat(factors, dim=-2) for factors in zip(*ctx.log.values()))
+            ctx.log.clear()
+            of_steps = (left.mT @ right).to(ctx.dtype)
             grad = of_steps if grad is None else grad + of_steps
-        return grad, None, None
+        return grad, None
 
 
-class DeferredLinear(Deferred):
-    """``x W'`` with W [O, I] and a new x [N, I] in each step; or M products of x [M, N, I] and W [M, O, I]."""
-
-    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Map [N, I] to [N, O]; ``plus`` [N, O] is added (not for M products)."""
-        if plus is not None:
-            plus = plus.to(self.shared.dtype)
-        return _Linear.apply(x.to(self.shared.dtype), self.shared, plus, self.log, self.key())
-
+class _Product(torch.autograd.Function):
     @staticmethod
-    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        x, grad = (torch.cat(part, dim=-2) for part in zip(*notes))
-        return grad.mT @ x
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, plus: Tensor | None, log: Log, key: int) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.note = log, key
-        return x @ weight.mT if plus is None else torch.addmm(plus, x, weight.t())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
-        x, weight = ctx.saved_tensors
-        log, key = ctx.note
-        if ctx.needs_input_grad[1]:
-            log[key] = x, grad
-        return grad @ weight, None, grad if ctx.needs_input_grad[2] else None, None, None
-
-
-class DeferredStates(Deferred):
-    """States [N, S, H]; each step computes their products with a new query, and a weighted sum of them."""
-
-    def dots(self, query: Tensor, plus: Tensor | None = None) -> Tensor:
-        """The products of each query [N, H] with its states: [N, S]; ``plus`` [N, S] is added."""
-        return self._read(query, plus, False)
-
-    def sums(self, weights: Tensor, plus: Tensor | None = None) -> Tensor:
-        """The sums of the states, weighted by ``weights`` [N, S]: [N, H]; ``plus`` [N, H] is added."""
-        return self._read(weights, plus, True)
-
-    def _read(self, x: Tensor, plus: Tensor | None, weigh: bool) -> Tensor:
-        dtype = self.shared.dtype
-        plus = None if plus is None else plus.to(dtype)
-        return _Read.apply(x.to(dtype), self.shared, plus, self.log, self.key(), weigh)
-
-    @staticmethod
-    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        # The gradient of each step is an outer product of coefficients [N, S] and a vector [N, H].
-        coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
-        return torch.bmm(coefficient.transpose(1, 2), vector)
-
-
-def _dots(query: Tensor, states: Tensor, plus: Tensor | None = None) -> Tensor:
-    query = query.unsqueeze(2)
-    dots = torch.bmm(states, query) if plus is None else torch.baddbmm(plus.unsqueeze(2), states, query)
-    return dots.squeeze(2)
-
-
-def _sums(weights: Tensor, states: Tensor, plus: Tensor | None = None) -> Tensor:
-    weights = weights.unsqueeze(1)
-    sums = torch.bmm(weights, states) if plus is None else torch.baddbmm(plus.unsqueeze(1), weights, states)
-    return sums.squeeze(1)
-
-
-class _Read(torch.autograd.Function):
-    """:func:`_sums` if ``weigh``, else :func:`_dots`; the gradient of each is the other."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, states: Tensor, plus: Tensor | None, log: Log, key: int, weigh: bool) -> Tensor:
-        ctx.save_for_backward(x, states)
-        ctx.note = log, key, weigh
-        return (_sums if weigh else _dots)(x, states, plus)
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, plus: Tensor | None, transposed: bool, log: Log) -> Tensor:
+        ctx.save_for_backward(x, matrix)
+        ctx.transposed, ctx.log, ctx.step = transposed, log, object()
+        factor = matrix.mT if transposed else matrix
+        if plus is None:
+            return x @ factor
+        return torch.addmm(plus, x, factor) if x.dim() == 2 else torch.baddbmm(plus, x, factor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, states = ctx.saved_tensors
-        log, key, weigh = ctx.note
+        x, matrix = ctx.saved_tensors
         if ctx.needs_input_grad[1]:
-            log[key] = (x, grad) if weigh else (grad, x)
-        of_x = (_dots if weigh else _sums)(grad, states)
-        return of_x, None, grad if ctx.needs_input_grad[2] else None, None, None, None
+            ctx.log[ctx.step] = (grad, x) if ctx.transposed else (x, grad)
+        of_x = grad @ (matrix if ctx.transposed else matrix.mT)
+        return of_x, None, grad if ctx.needs_input_grad[2] else None, None, None

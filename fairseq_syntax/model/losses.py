@@ -21,16 +21,14 @@ from fairseq_syntax.model.options import without_parse
 
 
 def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """The sum of the systems' losses.
+    """The sum of the systems' losses (0.0 if there are none), and entries for the logging output.
+
+    The entries are the same in every step: they are zero if the layer was dropped (``--encoder-layerdrop``).
 
     Args:
-        model: a ``syntax_transformer`` or an LSTM of this package; other models have no such losses
+        model: any model; only those of this package have such losses
         extra: the second output of its forward
         sample: fairseq's batch, for the target's syntax
-
-    Returns:
-        the loss to add (0.0 if no system has one) and entries for the logging output. The entries are the same in
-        every step: they are zero if the layer was dropped (``--encoder-layerdrop``)
 
     Raises:
         SyntaxDataError: a system learns from the parse, and the batch has none
@@ -83,11 +81,7 @@ def sums_on_host(logging_outputs: Sequence[Mapping[str, Any]]) -> dict[str, floa
 
 
 def reduce_head_metrics(sums: Mapping[str, float]) -> None:
-    """Log the entries of :func:`system_losses`: NAME_loss in bits per token, and NAME_uas in percent of the words.
-
-    Args:
-        sums: the summed logging outputs, from :func:`sums_on_host`
-    """
+    """Log NAME_loss, in bits per token, and NAME_uas, in percent of the words, from :func:`sums_on_host`."""
     for name in sorted(key.removesuffix("_nll") for key in sums if key.endswith("_nll")):
         nll, tokens, correct, words = (sums[f"{name}_{what}"] for what in ("nll", "tokens", "correct", "words"))
         if tokens > 0:

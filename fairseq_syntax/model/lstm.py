@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, SourceAttention
 from fairseq_syntax.model.options import SystemConfig, add_options, check_task, without_parse
@@ -50,7 +51,6 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         Args:
             src_tokens: [B, S] int64, padded on either side, each sentence ending in ``</s>``
             src_lengths: [B] int64, the tokens of each sentence including ``</s>``, in any order
-            src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`)
 
         Raises:
             SyntaxDataError: the model needs the parse, and the batch has none
@@ -116,12 +116,7 @@ def run_sorted(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tenso
 
 
 class SyntaxLSTMDecoder(LSTMDecoder):
-    """fairseq's LSTM decoder with input feeding, with any attention over the source.
-
-    Args:
-        attention: the attention over the source
-        options: as in fairseq
-    """
+    """fairseq's LSTM decoder with input feeding, with any attention over the source."""
 
     streams = 1  # the number of LSTMs with the same weights that run in parallel
 
@@ -133,14 +128,9 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         self,
         prev_output_tokens: Tensor,
         encoder_out: Encoded,
-        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+        incremental_state: IncrementalState | None = None,
     ) -> tuple[Tensor, Any]:
-        """Run the decoder.
-
-        Args:
-            prev_output_tokens: [N, T] int64
-            encoder_out: the source of the N rows
-            incremental_state: the state of a search; unless it is empty, only the last token is read
+        """Run the decoder over ``prev_output_tokens``, [N, T] int64; in search, unless it begins, over the last ones.
 
         Returns:
             features [N, T, C], and: in evaluation the attention [N, T, S] if requested; in training
@@ -195,10 +185,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         return features, {"decoder_losses": losses} if losses else None
 
     def loop_weights(self) -> tuple[list[DeferredLinear], list[Tensor]]:
-        """The weights and the bias of each cell.
-
-        The weights of the input (in the first cell, of the input feed) and of the hidden state are concatenated.
-        """
+        """The weights of each cell, those of its input (the first cell's input feed) and its state in one; its bias."""
         inputs = [cell.weight_ih for cell in self.layers]
         inputs[0] = inputs[0][:, -self.hidden_size :]
         weights = [torch.cat((i, cell.weight_hh), dim=1) for i, cell in zip(inputs, self.layers)]
@@ -215,30 +202,27 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         """Combine the outputs of the streams."""
         return outs
 
-    def cached(self, incremental_state: dict[str, dict[str, Tensor | None]]) -> tuple[list, list, Tensor]:
+    def cached(self, incremental_state: IncrementalState) -> tuple[list, list, Tensor]:
         """The hidden and cell states and the input feed after the previous step of a search."""
         states = self.get_incremental_state(incremental_state, "cached_state")["states"]
         states = states.view(states.size(0), -1, self.hidden_size)
         return list(states[: self.num_layers]), list(states[self.num_layers : -1]), states[-1]
 
-    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the rows of a search, as its hypotheses are reordered."""
         if incremental_state:
             states = self.get_incremental_state(incremental_state, "cached_state")["states"]
-            state: dict[str, Tensor | None] = {"states": states.index_select(2, new_order)}
-            self.set_incremental_state(incremental_state, "cached_state", state)
+            reordered: dict[str, Tensor | None] = {"states": states.index_select(2, new_order)}
+            self.set_incremental_state(incremental_state, "cached_state", reordered)
 
 
 def step_cell(gates: Tensor, plus: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM cell.
+    """The hidden and cell states [N, H] after one step of an LSTM cell.
 
     Args:
         gates: [N, 4H], before the nonlinearities, in PyTorch's order: input, forget, cell, output
         plus: [N, 4H], added to the gates
         cell: [N, H], the previous cell state
-
-    Returns:
-        the new hidden and cell states, [N, H] each
     """
     if gates.is_cuda:  # one kernel forward and one backward, as in PyTorch's own cell
         hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell(gates, plus.to(gates.dtype), cell.to(gates.dtype))
@@ -262,7 +246,7 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of the system."""
+        """Add fairseq's options and those of the system."""
         super().add_args(parser)
         add_options(parser, cls.config)
 
@@ -272,7 +256,11 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
-        """Build the model from fairseq's options for ``lstm`` and those of the system."""
+        """Build the model from fairseq's options for ``lstm`` and those of the system.
+
+        Raises:
+            SyntaxDataError: the options exclude each other
+        """
         base_architecture(args)
         check_task(task)
         if not options.eval_bool(args.decoder_attention):
@@ -315,12 +303,12 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        """The encoder, with fairseq's options for it."""
+        """The encoder, from fairseq's arguments of its own."""
         return SyntaxLSTMEncoder(dictionary, **options)
 
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
-        """The decoder, with fairseq's options for it."""
+        """The decoder, from fairseq's arguments of its own."""
         sizes = options["hidden_size"], options["encoder_output_units"]
         return SyntaxLSTMDecoder(dictionary, cls.build_attention(args, *sizes), **options)
 
@@ -360,31 +348,25 @@ def register_lstm(name: str) -> Callable[[Model], Model]:
 
 
 def build_embeddings(args: Namespace, source, target) -> tuple[nn.Embedding, nn.Embedding]:
-    """The embeddings of the source and the target dictionary, which may be the same module.
-
-    Raises:
-        SyntaxDataError: they cannot be shared as the options say
-    """
-    src_embed = build_embedding(source, args.encoder_embed_dim, args.encoder_embed_path)
-    if args.share_all_embeddings:
-        if source != target:
-            raise SyntaxDataError("--share-all-embeddings requires a joint dictionary")
-        if args.encoder_embed_dim != args.decoder_embed_dim:
-            raise SyntaxDataError("--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim")
-        if args.decoder_embed_path not in (None, args.encoder_embed_path):
-            raise SyntaxDataError("--share-all-embeddings is not compatible with --decoder-embed-path")
+    """The embeddings of the source and the target dictionary, which may be the same module."""
+    shared = args.share_all_embeddings
+    if shared and source != target:
+        raise SyntaxDataError("--share-all-embeddings requires a joint dictionary")
+    if shared and args.encoder_embed_dim != args.decoder_embed_dim:
+        raise SyntaxDataError("--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim")
+    if shared and args.decoder_embed_path not in (None, args.encoder_embed_path):
+        raise SyntaxDataError("--share-all-embeddings is not compatible with --decoder-embed-path")
+    if shared:
         args.share_decoder_input_output_embed = True
-        tgt_embed = src_embed
-    else:
-        tgt_embed = build_embedding(target, args.decoder_embed_dim, args.decoder_embed_path)
     if args.share_decoder_input_output_embed and args.decoder_embed_dim != args.decoder_out_embed_dim:
         raise SyntaxDataError(
             "--share-decoder-input-output-embed requires --decoder-embed-dim to match --decoder-out-embed-dim"
         )
-    if args.encoder_freeze_embed:
-        src_embed.weight.requires_grad = False
+    src_embed = build_embedding(source, args.encoder_embed_dim, args.encoder_embed_path)
+    tgt_embed = src_embed if shared else build_embedding(target, args.decoder_embed_dim, args.decoder_embed_path)
+    src_embed.weight.requires_grad_(not args.encoder_freeze_embed)
     if args.decoder_freeze_embed:
-        tgt_embed.weight.requires_grad = False
+        tgt_embed.weight.requires_grad_(False)
     return src_embed, tgt_embed
 
 

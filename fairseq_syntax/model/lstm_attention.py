@@ -29,8 +29,7 @@ class Encoded:
     changes, and nothing is copied unless a sentence is finished.
 
     Attributes:
-        states: [S, B, E], the states of the top layer, time first, padded on the right; a system may append others to
-            attend to
+        states: [S, B, E], time first, padded on the right; a system may append others to attend to
         hiddens, cells: [L, B, E], the final states of each layer
         padding: [S, B] bool, True on padding
         sentence: [N] int64, the sentence of each row of the decoder; None if row n has sentence n
@@ -75,7 +74,7 @@ class SourceAttention(nn.Module):
         """The memory of a batch, with one entry per sentence and a method ``select(rows)``."""
         raise NotImplementedError
 
-    def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Any]:
+    def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Tensor]:
         """Read the source.
 
         Args:
@@ -84,15 +83,12 @@ class SourceAttention(nn.Module):
             step: the target position, 0-based
 
         Returns:
-            [N, H], the attentional state õ; and the weights, in the form that :meth:`over_source` expects
+            [N, H], the attentional state õ; and the weights of the places, [N, S]
         """
         raise NotImplementedError
 
-    def over_source(self, reads: list[Any], memory: Any) -> Tensor:
-        """The weights of several steps, [N, steps, S], over right-padded columns of the source.
-
-        By default, the weights of the steps are [N, S] each.
-        """
+    def over_source(self, reads: list[Tensor], memory: Any) -> Tensor:
+        """The weights of several steps over right-padded columns of the source, [N, steps, S]."""
         return torch.stack(reads, dim=1)
 
     def supervises(self) -> tuple[str, ...]:
@@ -129,11 +125,7 @@ class PaddedMemory:
 
 
 class GlobalAttention(SourceAttention):
-    """Attention over all source tokens, including ``</s>``: fairseq's own.
-
-    Args:
-        hidden_size, source_size: the sizes of the decoder's and the encoder's states
-    """
+    """Attention over all source tokens, including ``</s>``: fairseq's own."""
 
     def __init__(self, hidden_size: int, source_size: int) -> None:
         super().__init__()
@@ -172,15 +164,10 @@ def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> Tensor:
-    """Spread the weights of words equally over their pieces; 0 on ``</s>`` and padding.
+    """Spread the weights [N, T, W] of words equally over their pieces, [N, T, S]; 0 on ``</s>`` and padding.
 
     Args:
-        weights: [N, T, W]
-        syntax: the batch's syntax, with S columns
         sentence: [N] int64, the sentence of each row
-
-    Returns:
-        [N, T, S]
     """
     N, T, W = weights.shape
     word = syntax.of_word(syntax.word_in_sentence, W)[sentence, None]

@@ -29,7 +29,7 @@ def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> 
         head: [B, W] int64, the head of each word within its line, 0-based; a root is its own head; padding is ignored
         length: [B] int64, the number of words of each line
         size: the maximum number of words to list
-        order: the relations, from ``self``, ``parent``, ``children``, ``siblings``, ``neighbours``
+        order: a selection of :data:`RELATIONS`
 
     Returns:
         ``members`` [B, W, K] int64, 0-based words of the line, 0 in empty places, and ``present`` [B, W, K] bool, True
@@ -69,11 +69,7 @@ def line_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
 
 
 def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """:func:`relatives` of the words of a batch, numbered over the batch.
-
-    Returns:
-        ``members`` [W, K] int64, flat word indices, W in empty places; ``present`` [W, K] bool
-    """
+    """:func:`relatives` of the words of a batch, [W, K] each, numbered over the batch; W in empty places."""
     members, present = line_relatives(syntax, size, order)
     row, word = syntax.batch_of_word, syntax.word_in_sentence
     members, present = members[row, word], present[row, word]
@@ -96,13 +92,10 @@ def word_counts(syntax: SyntaxBatch) -> Tensor:
 
 
 def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
-    """Word vectors: the mean over the pieces of each word.
+    """The mean over the pieces of each word of the batch, [W + 1, C], with a row of zeros for empty places.
 
     Args:
         states: [T, B, C], time first, with the columns of ``syntax``
-
-    Returns:
-        [W + 1, C]: the words of the batch, and a row of zeros for empty places
     """
     T, B, C = states.shape
     # The row of each piece in ``states``, sentence by sentence like the words.

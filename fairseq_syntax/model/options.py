@@ -59,7 +59,6 @@ def option(
     """A field of a configuration.
 
     Args:
-        default: the default value
         help: the description for ``--help``, to which the default and the valid values are added
         shown: how ``--help`` writes the default; an empty string omits it
         low, high: inclusive bounds of a number; None for no bound
@@ -67,15 +66,16 @@ def option(
     """
     metadata: dict[str, Any] = {}
     notes = []
+    bounds = [bound for bound in (default, low, high) if bound is not None]
     if low is not None or high is not None:
-        bound = default if default is not None else low if low is not None else high
-        metadata["range"] = Range(type(bound), low, high)
+        metadata["range"] = Range(type(bounds[0]), low, high)
         notes.append(str(metadata["range"]))
     if choices:
         metadata["choices"] = tuple(choices)
         notes.append(f"one of {', '.join(choices)}")
     shown = str(default) if shown is None else shown
-    notes += [f"default: {shown}"] if shown else []
+    if shown:
+        notes.append(f"default: {shown}")
     metadata["help"] = f"{help} ({'; '.join(notes)})" if notes else help
     return field(default=default, metadata=metadata)
 
@@ -86,25 +86,17 @@ def option_name(field_name: str) -> str:
 
 
 def check_options(config: type, values: Mapping[str, Any]) -> None:
-    """Check the values of options against their declarations.
-
-    Args:
-        config: a dataclass whose fields are declared by :func:`option`
-        values: by the fields' names; missing values and None are not checked
+    """Check the values of options, by the names of fields that :func:`option` declares; None is not checked.
 
     Raises:
         SyntaxDataError: a value is out of range, not a finite number, or not one of the choices
     """
     for f in fields(config):
-        value, choices = values.get(f.name), f.metadata.get("choices")
-        if value is None:
+        value, valid = values.get(f.name), f.metadata.get("range") or f.metadata.get("choices")
+        if value is None or valid is None or value in valid:
             continue
-        if "range" in f.metadata and value not in f.metadata["range"]:
-            message = f"must be {f.metadata['range']}, not {value}"
-            raise SyntaxDataError(message, option=option_name(f.name))
-        if choices and value not in choices:
-            message = f"must be one of {', '.join(choices)}, not {value}"
-            raise SyntaxDataError(message, option=option_name(f.name))
+        expected = f"one of {', '.join(valid)}" if isinstance(valid, tuple) else valid
+        raise SyntaxDataError(f"must be {expected}, not {value}", option=option_name(f.name))
 
 
 def add_options(parser: ArgumentParser | _ArgumentGroup, config: type[SystemConfig]) -> None:
@@ -182,7 +174,7 @@ def layer_numbers(option: str, text: str | None, total: int) -> tuple[int, ...]:
     """Parse a list of layers: comma-separated numbers from 0; negative ones count from the top layer, −1.
 
     Args:
-        option: the option, such as ``--pascal-layers``
+        option: the name of the option, for errors
         text: its value; None means all layers
         total: the number of layers
 

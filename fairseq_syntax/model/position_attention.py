@@ -33,10 +33,7 @@ class GuidedConfig(SystemConfig):
 class LogGaussian(torch.autograd.Function):
     """``−(s − p)² / 2σ²``, the logarithm of a Gaussian, and (s − p)² without a gradient, in few kernels: [N, S] each.
 
-    Args:
-        place: [S], the places s
-        position: [N] float32, the positions p
-        sigma: σ
+    Its arguments are the places s, [S]; the positions p, [N] float32; and σ.
     """
 
     @staticmethod
@@ -51,9 +48,9 @@ class LogGaussian(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[None, Tensor | None, None]:
-        (distance,) = ctx.saved_tensors
         if grad is None:
             return None, None, None
+        (distance,) = ctx.saved_tensors
         with full_precision(grad):
             return None, torch.bmm(grad[:, None], distance[:, :, None]).flatten() * ctx.rate, None
 
@@ -63,34 +60,29 @@ class Guide:
     """Global attention that guides the position predictor in the first updates.
 
     Attributes:
-        place: [S], the places, 0-based
         share: the share of global attention in the weights, between 0 and 1
         weights: for each step so far, the weights [N, S] of global attention, without gradient
         positions: for each step so far, the predicted positions [N], with a gradient for the predictor only
     """
 
-    place: Tensor
     share: float
     weights: list[Tensor] = field(default_factory=list)
     positions: list[Tensor] = field(default_factory=list)
 
-    def nll(self, sigma: float) -> Tensor:
+    def nll(self, place: Tensor, sigma: float) -> Tensor:
         """``Σ_s a_s (s − p)² / 2σ²``, [N, T], for the weights a of global attention and the predicted position p.
 
-        Up to a constant, this is the cross entropy between the weights and a Gaussian of width σ around p. Its minimum
-        is at the mean place under the weights.
+        Up to a constant, this is the cross entropy between the weights of the places s, [S], and a Gaussian of width σ
+        around p. Its minimum is at the mean place under the weights.
         """
         weights, positions = torch.stack(self.weights, dim=1), torch.stack(self.positions, dim=1)
-        return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
+        return (weights * (place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
 
 
 class PositionPredictor(nn.Module):
-    """``sigmoid(v' tanh(W_p h))``: the relative position in the source, between 0 and 1.
+    """The weights of ``sigmoid(v' tanh(W_p h))``, the relative position in the source, between 0 and 1.
 
     This is Equation 9 of Luong et al. (2015) and Equation 8 of Qiu et al. (2019).
-
-    Args:
-        hidden_size: the size of the decoder's state
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -111,7 +103,7 @@ class PositionMemory(PaddedMemory):
         place: [S] int64, the places, 0-based
         span: [N] float32, which the predicted relative position is multiplied by
         score: v, [1, H]; None if no position is predicted
-        guide: the guide in a guided start; otherwise None
+        guide: None except in a guided start
     """
 
     place: Tensor
@@ -139,19 +131,12 @@ class GuidedAttention(GlobalAttention):
     attention decreases to 0. Afterwards, and in validation and search from the start, the model is the paper's.
 
     Args:
-        options: the number of guided updates (0 as in the paper) and the weight of the loss
-        hidden_size, source_size: the sizes of the decoder's and the encoder's states
         sigma: the standard deviation of the Gaussian around the position, in places
         predicts: whether a position is predicted at all
     """
 
     def __init__(
-        self,
-        options: GuidedConfig,
-        hidden_size: int,
-        source_size: int,
-        sigma: float,
-        predicts: bool = True,
+        self, options: GuidedConfig, hidden_size: int, source_size: int, sigma: float, predicts: bool = True
     ) -> None:
         super().__init__(hidden_size, source_size)
         self.guided_updates, self.guide_weight = options.guided_updates, options.guide_weight
@@ -173,25 +158,22 @@ class GuidedAttention(GlobalAttention):
 
     def remember_positions(self, states: Tensor, padding: Tensor, span: Tensor) -> PositionMemory:
         """The memory of :meth:`remember_places`, with positions from 0 to ``span`` [N] float32."""
-        predictor = self.position
+        predictor, share = self.position, self.guided_share()
         more = () if predictor is None else (predictor.hidden_proj.weight,)
-        score = None if predictor is None else DeferredLinear(predictor.score.weight)
-        place = torch.arange(states.size(1), device=states.device)
-        guide = Guide(place, share) if (share := self.guided_share()) else None
-        places = vars(self.remember_places(states, padding, more))
-        return PositionMemory(**places, place=place, span=span, score=score, guide=guide)
+        places = self.remember_places(states, padding, more)
+        return PositionMemory(
+            **vars(places),
+            place=torch.arange(states.size(1), device=states.device),
+            span=span,
+            score=None if predictor is None else DeferredLinear(predictor.score.weight),
+            guide=Guide(share) if share else None,
+        )
 
     def weights(self, hidden: Tensor, position: Tensor | None, memory: Any, step: int) -> Tensor:
-        """The weights around a position.
+        """The weights around a position, [N, S] float32; arguments as in :meth:`forward`.
 
         Args:
-            hidden: [N, H], the decoder's state
             position: [N] float32; None if no position is predicted
-            memory: the memory from :meth:`remember`
-            step: the target position, 0-based
-
-        Returns:
-            [N, S] float32
         """
         raise NotImplementedError
 
@@ -213,5 +195,5 @@ class GuidedAttention(GlobalAttention):
         guide: Guide | None = memory.guide
         if guide is None:
             return {}
-        nll = torch.where(real, guide.nll(self.sigma), 0.0).sum()
+        nll = torch.where(real, guide.nll(memory.place, self.sigma), 0.0).sum()
         return {"position": HeadLoss.of(self.guide_weight, nll, real.sum())}

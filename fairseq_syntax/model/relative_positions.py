@@ -27,7 +27,7 @@ class RelativeEmbeddings(nn.Module):
     Args:
         layers: the layers' numbers
         buckets: R
-        dim: d, the size of a head
+        dim: d
     """
 
     def __init__(self, layers: Sequence[int], buckets: int, dim: int) -> None:
@@ -94,12 +94,11 @@ class RelativeTerm(ScoreTerm):
 
 
 def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
-    """The sum of the weights in each bucket: [B, H, T, R], with the dtype of the weights.
+    """The sum of the weights [B, H, T, N] in each of the R buckets: [B, H, T, R], with the dtype of the weights.
 
     Sums are computed in float32 at least; half precision would lose small weights of long lines.
 
     Args:
-        weights: [B, H, T, N]
         buckets: [B, H, T, N] int64, from 0 to R − 1
         number: R
     """
@@ -109,11 +108,6 @@ def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
 
 
 def distance_buckets(length: int, most: int, device: torch.device) -> Tensor:
-    """Shaw's own buckets: ``clip(j − i, −k, k) + k``, [1, T, T] int64.
-
-    Args:
-        length: T
-        most: k
-    """
+    """Shaw's own buckets: ``clip(j − i, −k, k) + k``, [1, T, T] int64, for T = ``length`` and k = ``most``."""
     place = torch.arange(length, device=device)
     return (place - place[:, None]).clamp(-most, most)[None] + most

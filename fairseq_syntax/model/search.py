@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.model.task import SyntaxTask
 
 
-class Generator(NamedTuple):
-    """A replacement of fairseq's generator: its class and its additional arguments."""
-
-    cls: type
-    arguments: dict[str, Any]
-
-
 class SystemSearch:
     """The search of a system, with one instance per task; registered by :func:`register_search`.
 
-    Args:
-        task: a ``syntax_translation`` task, whose configuration contains the options of :attr:`config`
+    Attributes:
+        config: its options, which become options of the task
     """
 
     config: ClassVar[type[FairseqDataclass]] = FairseqDataclass
@@ -29,8 +22,8 @@ class SystemSearch:
     def __init__(self, task: SyntaxTask) -> None:
         self.task = task
 
-    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
-        """The generator for these models; None for fairseq's or that of another system.
+    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> tuple[type, dict[str, Any]] | None:
+        """The class of the generator for these models and its additional arguments; None for fairseq's or another's.
 
         Args:
             args: the options of generation

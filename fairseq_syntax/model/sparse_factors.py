@@ -49,18 +49,11 @@ class SparseFactors:
 
     @classmethod
     def of(
-        cls,
-        size: tuple[int, int, int],
-        batch: Tensor,
-        head: Tensor | None,
-        query: Tensor,
-        key: Tensor,
-        factor: Tensor,
+        cls, size: tuple[int, int, int], batch: Tensor, head: Tensor | None, query: Tensor, key: Tensor, factor: Tensor
     ) -> SparseFactors:
         """Collect entries; those with the same (batch, head, query, key) are summed, as the exponential is not linear.
 
         Args:
-            size: (B, H, T)
             batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the padded batch. Entries
                 with a negative head are void; a ``head`` of None repeats all entries for every head
             factor: [A] float
@@ -103,11 +96,7 @@ def _differs_from_before(x: Tensor) -> Tensor:
 
 
 def sparse_factor_attention(
-    q: Tensor | None,
-    k: Tensor | None,
-    v: Tensor,
-    factors: SparseFactors,
-    key_padding_mask: Tensor | None = None,
+    q: Tensor | None, k: Tensor | None, v: Tensor, factors: SparseFactors, key_padding_mask: Tensor | None = None
 ) -> Tensor:
     """softmax(q kᵀ ⊙ P) v with padded keys masked: the linear form above, forward and backward.
 

@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of a kind of device.
+    """The thresholds of one kind of device.
 
     Attributes:
         scores_per_entry: the number of scores that cost LDD's dense form as much as one entry costs the linear form,

@@ -70,12 +70,12 @@ class SyntaxTransformerModel(TransformerModel):
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> SyntaxTransformerEncoder:
-        """Build the encoder with the systems of this model."""
+        """Build the encoder with its systems."""
         return SyntaxTransformerEncoder(cfg, src_dict, embed_tokens, cfg.systems[0])
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
-        """Build the decoder with the systems of this model; fairseq's own if there are none."""
+        """Build the decoder with its systems; fairseq's own if there are none."""
         systems = cfg.systems[1]
         if not systems:
             return super().build_decoder(cfg, tgt_dict, embed_tokens)

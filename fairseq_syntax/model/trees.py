@@ -68,11 +68,7 @@ class Paths:
 
 
 class Forest(Paths):
-    """The trees of a batch.
-
-    Args:
-        syntax: the batch's syntax
-    """
+    """The trees of a batch."""
 
     def __init__(self, syntax: SyntaxBatch) -> None:
         self._host_parent: np.ndarray | None = None
@@ -135,12 +131,7 @@ class Forest(Paths):
 
 
 def has_cycle(parent: np.ndarray, steps: int) -> bool:
-    """Whether there is a cycle among the words' parents.
-
-    Args:
-        parent: [W] int64, a root is its own parent
-        steps: 2^steps is at least the number of words of any line
-    """
+    """Whether there is a cycle among the words' parents; arguments as in :class:`Paths`."""
     ancestor = parent
     for _ in range(steps):
         ancestor = ancestor[ancestor]
@@ -148,15 +139,7 @@ def has_cycle(parent: np.ndarray, steps: int) -> bool:
 
 
 def without_cycles(parent: Tensor, steps: int) -> Tensor:
-    """Make the first word of each cycle a root.
-
-    Args:
-        parent: [W] int64, a root is its own parent
-        steps: 2^steps is at least the number of words of any line
-
-    Returns:
-        [W] int64
-    """
+    """Make the first word of each cycle a root; arguments as in :class:`Paths`."""
     word = torch.arange(parent.numel(), device=parent.device)
     ancestor, first = parent, word
     for _ in range(steps):
