@@ -57,7 +57,6 @@ class AlignedOutput:
 
     Args:
         models: in evaluation mode
-        task: the task, whose dictionaries and segmentations spell the words; see :func:`spell` and :func:`words_of`
         kind: ``hard`` for links between words, namely those of :func:`words_of` in the printed lines (``<unk>`` is part
             of a word), even if fairseq-interactive reads a parse with other tokens; ``soft`` for the weights of all
             source pieces for each piece of the translation; empty for none
@@ -111,10 +110,7 @@ class AlignedOutput:
     def _with_copies(self, tokens: Tensor, weights: Weights, source: PieceText) -> Tensor:
         """Tokens [T] in which aligned source words, or their replacements, stand for words with unknown pieces.
 
-        New pieces are added to the target's dictionary.
-
-        Args:
-            weights: the attention, [target pieces, source pieces]
+        New pieces are added to the target's dictionary. ``weights``: [target pieces, source pieces].
         """
         dictionary, segmenter = self._task.target_dictionary, self._task.target_segmenter
         target = spelled(_marked(tokens, dictionary), segmenter)

@@ -79,11 +79,7 @@ class PieceText:
 
 
 def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> PieceText:
-    """The text that pieces spell, and their positions in it.
-
-    Args:
-        decode: joins pieces into text (:func:`~fairseq_syntax.inference.spelling.decoder`)
-    """
+    """The text that ``decode`` joins pieces into (:func:`.spelling.decoder`), and their positions in it."""
     text = decode(pieces)
     spans: list[Span] = []
     end = 0
@@ -103,39 +99,31 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
 
 def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
     """The positions of consecutive forms in a text, separated by white space only; None if the text differs."""
+
+    def next_word(at: int) -> int:
+        return len(text) - len(text[at:].lstrip())
+
     spans: list[Span] = []
     at = 0
     for form in forms:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        start = at
+        start = next_word(at)
         for part in form.split():
-            while at < len(text) and text[at].isspace():
-                at += 1
+            at = next_word(at)
             if not text.startswith(part, at):
                 return None
             at += len(part)
         spans.append((start, at))
-    return spans if not text[at:].strip() else None
+    return spans if next_word(at) == len(text) else None
 
 
 def align(weights: Weights, source: PieceText, target: PieceText) -> WordAlignment:
-    """A word alignment from attention between pieces.
-
-    Args:
-        weights: the attention, [target pieces, source pieces]
-    """
+    """A word alignment from attention, [target pieces, source pieces]."""
     links = word_links(word_weights(weights, source.membership(), target.membership()))
     return WordAlignment(source.text, target.text, source.words, target.words, links)
 
 
 def word_weights(weights: Weights, source: Weights, target: Weights) -> Weights:
-    """Attention between words, [target words, source words].
-
-    Args:
-        weights: between pieces, [target pieces, source pieces]
-        source, target: :meth:`PieceText.membership` of each side
-    """
+    """Attention between words, [target words, source words], from that between pieces and the sides' membership."""
     return (target.T @ weights @ source) / np.maximum(target.sum(axis=0), 1)[:, None]
 
 

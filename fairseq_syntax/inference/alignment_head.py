@@ -52,12 +52,8 @@ class AlignmentHead:
 
     def __str__(self) -> str:
         """The name of the head, with 0-based layers and heads."""
-        if self.layer is None:
-            name = "the attention"
-        elif self.head is not None:
-            name = f"layer {self.layer}, head {self.head}"
-        else:
-            name = f"layer {self.layer}, mean of {f'{self.heads} heads' if self.heads else 'all heads'}"
+        heads = f"mean of {self.heads or 'all'} heads" if self.head is None else f"head {self.head}"
+        name = "the attention" if self.layer is None else f"layer {self.layer}, {heads}"
         return f"{name}, one step later" if self.shift else name
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
@@ -124,8 +120,8 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
     values = _values(path)
     head = AlignmentHead(**{f.name: values[f.name] for f in fields(AlignmentHead)})
     layers = _cross_attentions(model)
-    if head.layer is None or not layers:
-        fits = head.layer is None and not layers
+    if head.layer is None:
+        fits = not layers
     else:
         fits = head.layer < len(layers) and (head.head or 0) < layers[head.layer].num_heads
     if not fits:
@@ -152,12 +148,11 @@ def attention_weights(
     Args:
         net_input: fairseq's, with ``src_tokens`` [B, S] and the other inputs of the encoder
         targets: B translations, int64, each ending in ``</s>``
-        kinds: which of :data:`.recorded_attention.KINDS`
 
     Returns:
-        for each kind that the model has, the weights of each layer, [B, H, rows, columns] float32 (for an LSTM, one
-        layer with one head). Rows and columns are the columns of ``src_tokens`` or the steps, 0-based. Rows after the
-        end of a translation are undefined.
+        for each of ``kinds`` that the model has, the weights of each layer, [B, H, rows, columns] float32 (for an LSTM,
+        one layer with one head). Rows and columns are the columns of ``src_tokens`` or the steps, 0-based. Rows after
+        the end of a translation are undefined.
     """
     tokens = net_input["src_tokens"]
     pad, eos = model.decoder.dictionary.pad(), model.decoder.dictionary.eos()
@@ -199,11 +194,7 @@ class Aligner:
         self.models, self.heads = models, heads
 
     def weights(self, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Weights]:
-        """The weights of each sentence, [target pieces, source pieces] float32, without ``</s>``.
-
-        Args:
-            net_input, targets: as in :func:`attention_weights`
-        """
+        """The weights of each sentence, [target pieces, source pieces] float32; see :func:`attention_weights`."""
         total: list[Weights] = []
         for model, head in zip(self.models, self.heads):
             attention = head.pick(source_attention(model, net_input, targets))
@@ -213,24 +204,18 @@ class Aligner:
 
     def of_hypotheses(self, net_input: dict[str, Any], tokens: Sequence[Sequence[Tensor]]) -> list[list[Weights]]:
         """:meth:`weights` of the n best translations of each sentence."""
-        by_sentence: list[list[Weights]] = [[] for _ in tokens]
         # Sentences may have different numbers of hypotheses; shorter lists are filled with their last one.
-        for rank in range(max(map(len, tokens), default=0)):
-            weights = self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens])
-            for ranked, best, of_sentence in zip(by_sentence, tokens, weights):
-                if rank < len(best):
-                    ranked.append(of_sentence)
-        return by_sentence
+        most = max(map(len, tokens), default=0)
+        by_rank = [self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens]) for rank in range(most)]
+        return [[weights[number] for weights in by_rank[: len(best)]] for number, best in enumerate(tokens)]
 
 
 def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, dictionary: Any) -> Iterator[Weights]:
-    """Select the rows and columns of pieces for each sentence of a batch.
+    """The attention [B, T, S] over the source tokens [B, S], of the pieces of each sentence alone.
 
     Args:
-        attention: [B, T, S], from :func:`source_attention`
-        tokens: [B, S], the source
         shift: see :class:`AlignmentHead`
-        dictionary: the target's dictionary; sampling may draw its ``<s>``, which is not a piece
+        dictionary: the target's
     """
     for rows, source, target in zip(attention.cpu(), tokens.cpu(), targets):
         columns = torch.nonzero(source.ne(dictionary.pad())).squeeze(1)[:-1]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq.data.data_utils import collate_tokens
 from fairseq.utils import convert_padding_direction
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.aligned_output import AlignedOutput, read_copies, spelled
+from fairseq_syntax.inference.alignment import PieceText
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.model.task import SyntaxTask
-
-if TYPE_CHECKING:
-    from fairseq_syntax.inference.alignment import PieceText
 
 
 def generation_shard(cfg: Any) -> tuple[int, int]:
@@ -39,14 +38,13 @@ class Generation:
     """The task's work before and after fairseq's search.
 
     Args:
-        task: the task, with its options, dictionaries, segmentations and datasets
         text_of_input: the words and pieces of a line of raw input with a number of a batch's ``id``, or None
     """
 
     def __init__(self, task: SyntaxTask, text_of_input: Callable[[int], PieceText | None]) -> None:
         self._task, self._text_of_input = task, text_of_input
         self._searches = [search(task) for search in SEARCHES]
-        self._aligned_output: Any = None
+        self._aligned_output: AlignedOutput | None = None
         self.copies: Mapping[str, str] | None = None  # of --replace-unk
 
     def generator_options(
@@ -65,8 +63,6 @@ class Generation:
         kind = str(getattr(args, "print_alignment", None) or "")
         self._aligned_output = None
         if cls is None and (kind or self.copies is not None):
-            from fairseq_syntax.inference.aligned_output import AlignedOutput
-
             args = copy.copy(args)
             args.print_alignment = None
             self._aligned_output = AlignedOutput(models, self._task, kind, self._task.cfg.alignment_head, self.copies)
@@ -86,15 +82,12 @@ class Generation:
         """
         pad, eos = self._task.target_dictionary.pad(), self._task.target_dictionary.eos()
         if self._task.cfg.left_pad_target and sample.get("target") is not None:
-
-            def moved(tokens: Tensor) -> Tensor:
-                return convert_padding_direction(tokens, pad, left_to_right=True)
-
-            net_input, target = dict(sample["net_input"]), moved(sample["target"])
-            if "prev_output_tokens" in net_input:
-                net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
-            prefix = None if prefix is None else target[:, : prefix.size(1)]
-            sample = {**sample, "net_input": net_input, "target": target}
+            net_input = dict(sample["net_input"])
+            sample = {**sample, "net_input": net_input}
+            for tensors, name in ((sample, "target"), (net_input, "prev_output_tokens")):
+                if name in tensors:
+                    tensors[name] = convert_padding_direction(tensors[name], pad, left_to_right=True)
+            prefix = None if prefix is None else sample["target"][:, : prefix.size(1)]
         if prefix is not None:
             prefix = prefix.masked_fill(prefix[:, :1] == eos, pad)
         return sample, prefix
@@ -110,8 +103,6 @@ class Generation:
         """The words and pieces of the source sentence with this ``id``, from raw input or otherwise from raw data."""
         if (text := self._text_of_input(number)) is not None:
             return text
-        from fairseq_syntax.inference.aligned_output import spelled
-
         (dataset,) = self._task.datasets.values()
         return spelled(dataset.src.get_original_text(number).split(), self._task.source_segmenter)
 
@@ -135,8 +126,6 @@ def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
     Raises:
         SyntaxDataError: the file cannot be read
     """
-    from fairseq_syntax.inference.aligned_output import read_copies
-
     path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
     cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
     return read_copies(path) if path else {}

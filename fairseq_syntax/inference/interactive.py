@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -41,16 +41,12 @@ class InteractiveInput:
     """Parses, segments and indexes lines for a task.
 
     Args:
-        task: the task, with its configuration, dictionaries, labels, segmentation and needs
         parser: the parser of raw text; if None, it is built from the task's options when needed
         source_tag: a piece before and after each sentence, for models that need no parse; none if empty
     """
 
     def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
-        self.task = task
-        self.source_tag = source_tag
-        self.chosen_parser = parser
-        self._store: MemoryStore | None = None
+        self.task, self.chosen_parser, self.source_tag = task, parser, source_tag
         # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
         # Collated batches: tokens, the numbers of the sentences among all input, syntax (if needed).
@@ -123,25 +119,20 @@ class InteractiveInput:
             SyntaxDataError: the parse of a line is invalid, or the parser is not available
         """
         numbers = self._numbers(lines, numbers)
-        parsed = self._brought_parses(lines, numbers)
-        raw = [i for i, line in enumerate(lines) if parsed[i] is None and not is_empty(line)]
+        brought = dict(zip(numbers, self._brought_parses(lines, numbers)))
+        raw = {n: str(line) for n, line in zip(numbers, lines) if brought[n] is None and not is_empty(line)}
         if raw and self.task.cfg.syntax_input == "conllu":
-            line, number = str(lines[raw[0]]), numbers[raw[0]]
+            number, line = next(iter(raw.items()))
             raise SyntaxDataError(f"not CoNLL-U: {quoted(line)}", line=number + 1)
-        if raw:
-            parses = self._parse_raw([str(lines[i]) for i in raw], [numbers[i] for i in raw])
-            for i, parse in zip(raw, parses, strict=True):
-                parsed[i] = parse
-        return [ParsedLine() if parse is None else parse for parse in parsed]
+        parsed = {**brought, **self._parse_raw(raw)}
+        return [parsed[number] or ParsedLine() for number in numbers]
 
     def _numbers(self, lines: Sequence[Sentence], numbers: Sequence[int] | None) -> Sequence[int]:
         return range(self._read, self._read + len(lines)) if numbers is None else numbers
 
     def _brings_parse(self, line: Sentence) -> bool:
-        """Whether a line is a parse; never with ``--syntax-input text``."""
-        if isinstance(line, str) and str(self.task.cfg.syntax_input) == "text":
-            return False
-        return is_parsed(line)
+        """Whether a line is a parse; text never is with ``--syntax-input text``."""
+        return is_parsed(line) and (isinstance(line, ParsedLine) or str(self.task.cfg.syntax_input) != "text")
 
     def _brought_parses(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[ParsedLine | None]:
         """The parse that each line contains, or None for text; errors name the line."""
@@ -154,30 +145,25 @@ class InteractiveInput:
             parses.append(parse if isinstance(parse, ParsedLine) else None)
         return parses
 
-    def _parse_raw(self, lines: list[str], numbers: Sequence[int]) -> list[ParsedLine]:
+    def _parse_raw(self, lines: Mapping[int, str]) -> dict[int, ParsedLine]:
+        """The parser's parses of texts, by the numbers of their lines."""
+        if not lines:
+            return {}
         if str(self.task.cfg.missing_parse) != "neutral":
             # Empty lines replace those that are not parsed, so that the parser's messages have the right line numbers.
-            first = numbers[0]
-            whole = [""] * (numbers[-1] - first + 1)
-            for line, number in zip(lines, numbers):
-                whole[number - first] = line
-            parsed = self.parser.parse(whole, first_line=first)
-            return [parsed[number - first] for number in numbers]
+            first, last = min(lines), max(lines)
+            parsed = self.parser.parse([lines.get(n, "") for n in range(first, last + 1)], first_line=first)
+            return {number: parsed[number - first] for number in lines}
         if self._parser_if_any is None:
-            return [unparsed(line) for line in lines]
+            return {number: unparsed(line) for number, line in lines.items()}
         try:
-            return self._parser_if_any.parse(lines)
+            return dict(zip(lines, self._parser_if_any.parse(list(lines.values())), strict=True))
         except Exception as error:  # whatever the reason, the other lines must be translated
             if len(lines) == 1:
-                logger.warning("%r is translated without a parse: %s", lines[0][:60], error)
-                return [unparsed(lines[0])]
-        return [self._parse_raw([line], [number])[0] for line, number in zip(lines, numbers)]
-
-    def _has_parser(self) -> bool:
-        """Whether a parser was requested; a model that needs no parse still uses its tokens."""
-        cfg = self.task.cfg
-        named = cfg.syntax_parser not in ("", NO_PARSER)
-        return self.chosen_parser is not None or named or bool(cfg.syntax_parser_dir)
+                ((number, line),) = lines.items()
+                logger.warning("%r is translated without a parse: %s", line[:60], error)
+                return {number: unparsed(line)}
+        return {number: self._parse_raw({number: line})[number] for number, line in lines.items()}
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -195,21 +181,19 @@ class InteractiveInput:
     ) -> tuple[list[torch.Tensor], list[int]]:
         """Encode raw or parsed lines: token ids [T] and lengths; the syntax is kept for :meth:`dataset`.
 
-        For a model that needs no parse, raw text is not parsed; lines may still contain a parse. If the data directory
-        has no segmentation, raw text consists of pieces separated by spaces.
+        For a model that needs no parse, raw text is not parsed, unless a parser was requested, whose tokens are used;
+        lines may still contain a parse. If the data directory has no segmentation, raw text consists of pieces
+        separated by spaces.
 
         Args:
             numbers: see :meth:`parse`
         """
         if numbers is None:
             self._check_blocks(lines)
-        numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter
-        self._store = None
-        if self.needs or self._has_parser():
-            segmented = self.parsed_pieces(lines, numbers)
-            pieces = [of_line for _, of_line in segmented]
-            if self.needs:
-                self._store = self._stored([parsed for parsed, _ in segmented])
+        cfg, segmenter, dictionary = self.task.cfg, self.task.source_segmenter, self.task.source_dictionary
+        numbers = self._numbers(lines, numbers)
+        if self.needs or self.chosen_parser or cfg.syntax_parser not in ("", NO_PARSER) or cfg.syntax_parser_dir:
+            pieces = [of_line for _, of_line in self.parsed_pieces(lines, numbers)]
         else:
             pieces, self._encoded = [], []
             for line, parse in zip(lines, self._brought_parses(lines, numbers)):
@@ -219,7 +203,6 @@ class InteractiveInput:
                     of_line = segmenter.encode_text(str(line)) if segmenter else str(line).split()
                 pieces.append(of_line)
                 self._encoded.append((line, parse))
-        dictionary = self.task.source_dictionary
         if self.source_tag:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
@@ -238,34 +221,18 @@ class InteractiveInput:
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
     ) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse of each line, whose tokens have their number of pieces, and the pieces.
-
-        Args:
-            numbers: see :meth:`parse`
-        """
+        """The parse of each line, whose tokens have their number of pieces, and the pieces; see :meth:`parse`."""
         segmented = [self.segment(line) for line in self.parse(lines, numbers)]
         self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, segmented)]
         return segmented
-
-    def _stored(self, parsed: list[ParsedLine]) -> MemoryStore:
-        """The syntax of segmented lines, with the label ids of the task."""
-        labels = LabelInventory(self.task.source_labels, frozen=True)
-        stored = [to_stored(line, labels) for line in parsed]
-        for sentence in stored:
-            # An empty line has no arcs, but must not count as a parse without distributions.
-            if sentence.arcs is None and not sentence.pieces:
-                sentence.arcs = []
-        return MemoryStore(stored)
 
     def parses(self) -> list[ParsedLine | None]:
         """The parses of the lines encoded last, with each token's number of pieces; None for lines without one."""
         return [parsed for _, parsed in self._encoded]
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Keep only some of the lines encoded last, by their 0-based indices."""
+        """Replace the lines encoded last by those with these 0-based indices."""
         self._encoded = [self._encoded[i] for i in numbers]
-        if self._store is not None:
-            self._store = self._store.subset(numbers)
 
     def texts(self) -> list[PieceText]:
         """The words and pieces of the lines encoded last; words are the tokens of the parse, otherwise of the text."""
@@ -284,9 +251,8 @@ class InteractiveInput:
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """The text of a parse: each token is a word, and each of its pieces has the span of the word."""
-        forms = [token.form for token in parsed.tokens]
-        text = text_of(parsed) if self._brings_parse(line) else str(line)
-        words = locate(text, forms)
+        forms, text = [token.form for token in parsed.tokens], str(line)
+        words = None if self._brings_parse(line) else locate(text, forms)
         if words is None:
             text = text_of(parsed)
             words = locate(text, forms) or []
@@ -316,23 +282,30 @@ class InteractiveInput:
         Args:
             rebuilt: whether the caller rebuilds batches from their tokens, and passes them to :meth:`attach`
         """
-        syntax = None
-        if self._store is not None:
-            if len(self._store) != len(src_tokens):
-                raise SyntaxDataError(f"{len(src_tokens)} sentences, but {len(self._store)} were encoded")
-            syntax = SideSyntax([self._store], [1], arcs="arcs" in self.needs)
         dataset = _NotingDataset(
             src_tokens,
             src_lengths,
             self.task.source_dictionary,
             tgt_dict=self.task.target_dictionary,
             constraints=constraints,
-            source_syntax=syntax,
+            source_syntax=self._syntax(len(src_tokens)) if self.needs else None,
         )
         if rebuilt:
             dataset.first, self._read = self._read, self._read + len(src_tokens)
             dataset.batches = self._batches
         return dataset
+
+    def _syntax(self, sentences: int) -> SideSyntax:
+        """The syntax of the lines encoded last, with the label ids of the task."""
+        if len(self._encoded) != sentences:
+            raise SyntaxDataError(f"{sentences} sentences, but {len(self._encoded)} were encoded")
+        labels = LabelInventory(self.task.source_labels, frozen=True)
+        stored = [to_stored(parsed, labels) for parsed in self.parses() if parsed is not None]
+        for sentence in stored:
+            # An empty line has no arcs, but must not count as a parse without distributions.
+            if sentence.arcs is None and not sentence.pieces:
+                sentence.arcs = []
+        return SideSyntax([MemoryStore(stored)], [1], arcs="arcs" in self.needs)
 
     def attach(self, sample: dict[str, Any]) -> None:
         """Restore the syntax and the sentence numbers (``id``) of a batch that fairseq rebuilt from its tokens.
@@ -375,12 +348,7 @@ class _NotingDataset(SyntaxPairDataset):
 
 
 def read_input_in(program: Any, reader: InteractiveInput) -> None:
-    """Let fairseq-interactive read compressed files, UTF-8 in any locale, and CoNLL-U blocks.
-
-    Args:
-        program: the module ``fairseq_cli.interactive``, whose ``buffered_read`` is replaced
-        reader: the reader of its task, whose ``--syntax-input`` selects lines or CoNLL-U
-    """
+    """Let fairseq-interactive (``program``) read compressed files, UTF-8 in any locale, and CoNLL-U blocks."""
 
     def buffered_read(input: str, buffer_size: int) -> Iterator[list[Any]]:
         if reader.task.cfg.syntax_input == "conllu":

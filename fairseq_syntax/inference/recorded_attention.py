@@ -19,9 +19,6 @@ KINDS = ("encoder", "cross", "decoder")
 def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, list[Tensor]]]:
     """A context in which every attention of a Transformer records the weights of its last call.
 
-    Args:
-        kinds: which of :data:`KINDS` to record
-
     Yields:
         by kind (``encoder`` and ``decoder``: their self-attention; ``cross``: over the source) the weights of each
         layer, [B, H, rows, columns] float32, after all score terms, the mask and the softmax. They are filled in while
@@ -32,9 +29,7 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
     decoder = getattr(model, "decoder", None)
     needed = getattr(decoder, "need_attn", True)  # False in an LSTM after make_generation_fast_
     try:
-        for kind, module in _attentions(model):
-            if kind not in kinds:
-                continue
+        for kind, module in _attentions(model, kinds):
             note = partial(weights[kind].__setitem__, len(weights[kind]))
             weights[kind].append(torch.empty(0))
             wrapper = _observing if isinstance(module, SyntaxSelfAttention) else _weighing
@@ -54,15 +49,13 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
             module.skip_embed_dim_check = flag
 
 
-def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiheadAttention]]:
+def _attentions(model: nn.Module, kinds: Sequence[str]) -> Iterator[tuple[str, MultiheadAttention]]:
     for side in ("encoder", "decoder"):
         for layer in getattr(getattr(model, side, None), "layers", ()):
-            attention = getattr(layer, "self_attn", None)
-            if isinstance(attention, MultiheadAttention):
-                yield side, attention
-            cross = getattr(layer, "encoder_attn", None)
-            if isinstance(cross, MultiheadAttention):
-                yield "cross", cross
+            for kind, name in ((side, "self_attn"), ("cross", "encoder_attn")):
+                attention = getattr(layer, name, None)
+                if kind in kinds and isinstance(attention, MultiheadAttention):
+                    yield kind, attention
 
 
 def _observing(

@@ -37,8 +37,7 @@ class SearchControl:
         """A context for the search of one batch.
 
         Args:
-            limits: for the ``id`` of a sentence in its batch, the maximum number of pieces of its translation, without
-                ``</s>``
+            limits: the maximum number of pieces of a translation, without ``</s>``, by the sentence's ``id``
             on_step: returns the ids of sentences whose hypotheses must end in this step (from the second step on, since
                 in the first step all hypotheses of a sentence are the same)
         """
@@ -48,26 +47,17 @@ class SearchControl:
         finally:
             self._limits, self._on_step = {}, None
 
-    def _step(
-        self,
-        step: int,
-        lprobs: Tensor,
-        scores: Tensor | None,
-        prev_output_tokens: Tensor | None = None,
-        original_batch_idxs: Tensor | None = None,
-        **more: Any,
-    ) -> Any:
+    def _step(self, step: int, lprobs: Tensor, scores: Any, tokens: Any = None, ids: Any = None, **more: Any) -> Any:
         """fairseq's ``Search.step``; at its limit, a sentence's log-probabilities [beam, V] allow only ``</s>``."""
         if self._on_step is not None:
             for number in self._on_step():
                 self._limits[number] = 1
         if self._limits and step >= min(self._limits.values()) and step > 0:
-            assert original_batch_idxs is not None
-            ended = [k for k, number in enumerate(original_batch_idxs.tolist()) if step >= self._limits[number]]
+            ended = [k for k, number in enumerate(ids.tolist()) if step >= self._limits[number]]
             if ended:
                 rows = torch.tensor(ended, device=lprobs.device)
                 end = lprobs[rows, :, self._eos]
                 lprobs[rows] = -torch.inf
                 # Below the minimum length, </s> is forbidden, and nothing could be chosen.
                 lprobs[rows, :, self._eos] = end.masked_fill(end.isneginf(), 0.0)
-        return self._strategy_step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **more)
+        return self._strategy_step(step, lprobs, scores, tokens, ids, **more)

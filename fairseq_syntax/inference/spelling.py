@@ -30,9 +30,7 @@ def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
 
 
 def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[str]], str]:
-    """The function that joins pieces into text, by their segmentation.
-
-    Without a segmentation, pieces are joined by spaces, and the marks of subword-nmt are removed.
+    """The function that joins pieces into text, by their segmentation; without one, by spaces, as subword-nmt does.
 
     Args:
         lang: the language of the text. Spaces between Chinese and Japanese words, from a tokenizer, are removed. (Thai,

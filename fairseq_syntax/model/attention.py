@@ -159,6 +159,7 @@ class SyntaxSelfAttention(MultiheadAttention):
         observe: Sequence[int] = (),
         tensors: Sequence[Tensor] = (),
         incremental_state: IncrementalState | None = None,
+        **unused: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
@@ -169,6 +170,7 @@ class SyntaxSelfAttention(MultiheadAttention):
             observe: the heads whose scores are returned
             tensors: :attr:`ScoreTerm.tensors` of all terms, concatenated
             incremental_state: the state of a decoder's search: ``query`` is [1, B, C], and the keys are of all steps
+            unused: fairseq's, without effect in self-attention
 
         Returns:
             [T, B, C], and the observed scores [B, len(observe), T, T] after the terms and before the mask, or None

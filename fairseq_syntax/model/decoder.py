@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
@@ -10,9 +10,9 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import IncrementalState, ScoreTerm
+from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import LayerPlan, LayerStack, SyntaxLayer, feed_forward, self_attention, wrapped
+from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, wrapped
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
 
@@ -54,50 +54,6 @@ def build_decoder(
 class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer, with a self-attention that takes score terms."""
 
-    def __init__(self, plan: LayerPlan, cfg: TransformerConfig, no_encoder_attn: bool) -> None:
-        for option in ("scale_attn", "scale_heads", "scale_fc", "scale_resids", "cross_self_attention"):
-            if getattr(cfg, option, False):
-                name = option.replace("_", "-")
-                raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
-        super().__init__(plan, cfg, no_encoder_attn)
-
-    def forward(  # type: ignore[override]
-        self,
-        x: Tensor,
-        *tensors: Tensor,
-        encoder_out: Tensor | None,
-        encoder_padding_mask: Tensor | None,
-        incremental_state: IncrementalState | None = None,
-        self_attn_mask: Tensor | None = None,
-        self_attn_padding_mask: Tensor | None = None,
-        need_attn: bool = False,
-        terms: Sequence[ScoreTerm] = (),
-        observe: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Output [T, B, C], attention over the source (by head), and observed scores of the self-attention."""
-        options = {"terms": terms, "observe": observe, "tensors": tensors, "incremental_state": incremental_state}
-        x, observed = self_attention(self, x, self_attn_padding_mask, self_attn_mask, **options)
-        attention = None
-        if self.encoder_attn is not None and encoder_out is not None:
-            residual = x
-            if self.normalize_before:
-                x = self.encoder_attn_layer_norm(x)
-            x, attention = self.encoder_attn(
-                query=x,
-                key=encoder_out,
-                value=encoder_out,
-                key_padding_mask=encoder_padding_mask,
-                incremental_state=incremental_state,
-                static_kv=True,
-                need_weights=need_attn or (not self.training and self.need_attn),
-                need_head_weights=need_attn,
-            )
-            x = self.residual_connection(self.dropout_module(x), residual)
-            if not self.normalize_before:
-                x = self.encoder_attn_layer_norm(x)
-
-        return feed_forward(self, x), attention, observed
-
 
 class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
     """fairseq's Transformer decoder with syntax systems; without systems in its layers, fairseq's own code runs."""
@@ -109,8 +65,10 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
     ) -> None:
         no_attention = cfg.no_cross_attention
         super().__init__(cfg, dictionary, embed_tokens, systems, no_encoder_attn=no_attention)
-        if any(self._plans) and cfg.base_layers:
-            raise SyntaxDataError("--base-layers cannot be combined with systems in the decoder's self-attention")
+        for option in ("base_layers", "cross_self_attention"):
+            if any(self._plans) and getattr(cfg, option):
+                name = option.replace("_", "-")
+                raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with the systems that act in it."""
@@ -156,11 +114,12 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
             if layer is None:
                 continue
             wanted = number == alignment_layer
+            inputs = {**shared, "need_attn": wanted, "need_head_weights": wanted}
             if self._plans[number] is None:
-                x, over_source, _ = layer(x, need_attn=wanted, need_head_weights=wanted, **shared)
+                x, over_source, _ = layer(x, **inputs)
             else:
                 observe = incremental_state is None  # a search computes no loss
-                x, over_source = self.run_layer(number, layer, step, observe, x, need_attn=wanted, **shared)
+                x, over_source, _ = self.run_layer(number, layer, step, observe, x, **inputs)
             states.append(x)
             if wanted and over_source is not None:
                 attention = over_source.float().to(x)[:alignment_heads].mean(dim=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, feed_forward, self_attention, wrapped
+from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, wrapped
 from fairseq_syntax.model.options import REMEMBERED_NAMES, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -78,18 +76,6 @@ def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]
 class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer, with a self-attention that takes score terms."""
 
-    def forward(  # type: ignore[override]
-        self,
-        x: Tensor,
-        encoder_padding_mask: Tensor | None,
-        *tensors: Tensor,
-        terms: Sequence[ScoreTerm] = (),
-        observe: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output [T, B, C] and observed scores."""
-        x, observed = self_attention(self, x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
-        return feed_forward(self, x), observed
-
 
 class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
     """fairseq's Transformer encoder with syntax systems."""
@@ -149,7 +135,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
                 if self._plans[number] is None:
                     x = layer(x, encoder_padding_mask=mask)
                 else:
-                    (x,) = self.run_layer(number, layer, step, observe, x, mask)
+                    (x,) = self.run_layer(number, layer, step, observe, x, encoder_padding_mask=mask)
             x = self._blocks(x, step, number)
             if layer is not None:
                 states.append(x)

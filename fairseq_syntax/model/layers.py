@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import HeadSystem, Step, check_claims
 
 
@@ -118,13 +118,13 @@ class LayerStack:
             yield number, layer if stays else None
 
     def run_layer(
-        self, number: int, layer: nn.Module, step: Step, observe: bool, *inputs: Any, **options: Any
+        self, number: int, layer: nn.Module, step: Step, observe: bool, x: Tensor, **inputs: Any
     ) -> list[Any]:
         """The outputs of a planned layer with the terms of its systems; observed scores are recorded in the step.
 
         Args:
             observe: whether to record the scores of supervised heads too, and not only those that higher layers read
-            inputs, options: the layer's arguments
+            x, inputs: the layer's arguments
         """
         plan = self._plans[number]
         assert plan is not None
@@ -132,7 +132,7 @@ class LayerStack:
         terms = [term for s in systems if (term := s.term_where_parsed(step, number)) is not None]
         heads = sorted({*plan.read, *(plan.supervised if observe else ())})
         tensors = [tensor for term in terms for tensor in term.tensors]
-        *outputs, scores = layer(*inputs, *tensors, terms=terms, observe=heads, **options)
+        *outputs, scores = layer(x, *tensors, terms=terms, observe=heads, **inputs)
         for i, head in enumerate(heads):
             step.scores[number, head] = scores[:, i]
         return outputs
@@ -145,6 +145,8 @@ def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset
 
 class SyntaxLayer:
     """A mixin for fairseq's layers, before fairseq's class: a self-attention that takes score terms."""
+
+    self_attn: nn.Module
 
     def __init__(self, plan: LayerPlan, *others: Any) -> None:
         self._plan = plan
@@ -163,31 +165,30 @@ class SyntaxLayer:
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
 
+    def forward(self, x: Tensor, *tensors: Tensor, terms: Sequence[ScoreTerm], observe: Sequence[int], **inputs: Any):
+        """fairseq's outputs, and the observed scores; see :class:`SyntaxSelfAttention`.
 
-def self_attention(
-    layer: Any, x: Tensor, padding: Tensor | None, mask: Tensor | None = None, **options: Any
-) -> tuple[Tensor, Tensor | None]:
-    """The self-attention block of a layer, with its residual connection and norm: [T, B, C], and observed scores.
+        Args:
+            tensors: those of the terms; positional, since activation checkpointing only sees such arguments
+            inputs: fairseq's
+        """
+        observed: list[Tensor | None] = []
 
-    Args:
-        x, padding, mask, options: arguments of :meth:`SyntaxSelfAttention.forward`
-    """
-    residual = x
-    if layer.normalize_before:
-        x = layer.self_attn_layer_norm(x)
-    x, observed = layer.self_attn(x, padding, mask, **options)
-    x = layer.residual_connection(layer.dropout_module(x), residual)
-    return x if layer.normalize_before else layer.self_attn_layer_norm(x), observed
+        def with_terms(_: nn.Module, arguments: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            return arguments, {**options, "terms": terms, "observe": observe, "tensors": tensors}
 
+        def note(_: nn.Module, arguments: tuple, output: tuple[Tensor, Tensor | None]) -> None:
+            observed.append(output[1])
 
-def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """The feed-forward block of a layer, with its residual connection and norm: [T, B, C] to [T, B, C]."""
-    residual = x
-    if layer.normalize_before:
-        x = layer.final_layer_norm(x)
-    x = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x)))
-    x = layer.residual_connection(layer.dropout_module(layer.fc2(x)), residual)
-    return x if layer.normalize_before else layer.final_layer_norm(x)
+        # Hooks for this call alone, as fairseq's forward passes nothing on to the attention.
+        before = self.self_attn.register_forward_pre_hook(with_terms, with_kwargs=True)
+        after = self.self_attn.register_forward_hook(note)
+        try:
+            outputs = super().forward(x, **inputs)  # type: ignore[misc]
+        finally:
+            before.remove()
+            after.remove()
+        return *(outputs if isinstance(outputs, tuple) else (outputs,)), observed[0]
 
 
 def wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

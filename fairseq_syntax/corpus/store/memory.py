@@ -29,10 +29,6 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._sentences)
 
-    def subset(self, numbers: Sequence[int]) -> MemoryStore:
-        """A store of the sentences with these 0-based numbers."""
-        return MemoryStore([self._sentences[i] for i in numbers])
-
     def spans(self, sentence: int) -> list[tuple[int, int]]:
         """See :meth:`SyntaxStore.spans`."""
         stored = self._sentences[sentence]
