@@ -24,11 +24,7 @@ _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of 
 
 
 def read_copies(path: str) -> dict[str, str]:
-    """Read the file of ``--replace-unk``, with a source word and its replacement on each line.
-
-    Raises:
-        SyntaxDataError: it cannot be read, or a line is not such a pair
-    """
+    """Read the file of ``--replace-unk``, with a source word and its replacement on each line."""
     copies: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         words = line.split()
@@ -66,12 +62,7 @@ class AlignedOutput:
     """
 
     def __init__(
-        self,
-        models: Sequence[Any],
-        task: SyntaxTask,
-        kind: str = "",
-        heads: str = "",
-        copies: Mapping[str, str] | None = None,
+        self, models: Sequence[Any], task: SyntaxTask, kind: str, heads: str, copies: Mapping[str, str] | None
     ) -> None:
         paths = heads.split(os.pathsep) if heads else []
         if paths and len(paths) != len(models):

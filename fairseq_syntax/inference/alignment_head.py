@@ -98,9 +98,6 @@ def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
 
     The default is also used, with a warning, if the file belongs to another checkpoint, such as a previous one of the
     same name.
-
-    Raises:
-        SyntaxDataError: see :func:`read_head`
     """
     path = head_path(checkpoint)
     if not path.exists():
@@ -171,11 +168,7 @@ def attention_weights(
 
 
 def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
-    """The attention over the source of each layer, [B, H, T, S]: ``cross`` of :func:`attention_weights`.
-
-    Raises:
-        SyntaxDataError: the model has no attention over the source
-    """
+    """The attention over the source of each layer, [B, H, T, S]: ``cross`` of :func:`attention_weights`."""
     weights = attention_weights(model, net_input, targets, ("cross",))
     if not weights:
         raise SyntaxDataError("the model does not attend to the source, so there is nothing to align by")

@@ -22,9 +22,6 @@ def generation_shard(cfg: Any) -> tuple[int, int]:
     """The number of parts into which fairseq-generate divides the data, and the 0-based part of this process.
 
     They are given by ``--num-shards`` and ``--shard-id``, otherwise by ``torchrun``.
-
-    Raises:
-        SyntaxDataError: there is no such part
     """
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         if not 0 <= cfg.shard_id < cfg.num_shards:
@@ -121,11 +118,7 @@ class Generation:
 
 
 def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
-    """The replacements of ``--replace-unk``, which is removed from fairseq's options.
-
-    Raises:
-        SyntaxDataError: the file cannot be read
-    """
+    """The replacements of ``--replace-unk``, which is removed from fairseq's options."""
     path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
     cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
     return read_copies(path) if path else {}

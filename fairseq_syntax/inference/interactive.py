@@ -85,11 +85,7 @@ class InteractiveInput:
         return self.task.needs("source") or frozenset()
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """Check that a file has the kind of parses that the model was trained on, if the model reads a parse.
-
-        Raises:
-            SyntaxDataError: it was trained on control parses, and these are real, other controls, or from a pipe
-        """
+        """Check that a file has the kind of parses that the model was trained on (real, or which controls), if any."""
         if not self.needs or not is_conllu(path):
             return
         if self.task.parse_origins.any_control:
@@ -99,11 +95,7 @@ class InteractiveInput:
     # -- parses ----------------------------------------------------------------------------------------------------
 
     def checked_parse(self, line: Sentence) -> Sentence:
-        """The parse of a line that contains one, checked; other lines are returned unchanged.
-
-        Raises:
-            SyntaxDataError: the parse is invalid
-        """
+        """The parse of a line that contains one, checked; other lines are returned unchanged."""
         if isinstance(line, ParsedLine):
             return check_parse(line)
         return parse_conllu_block(line) if self._brings_parse(line) else line

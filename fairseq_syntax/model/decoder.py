@@ -13,6 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
 from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, wrapped
+from fairseq_syntax.model.options import option_name
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
 
@@ -32,18 +33,14 @@ class DecoderSystem(HeadSystem):
         return None
 
 
-DECODER_SYSTEMS: Registry[DecoderSystem] = Registry("decoder")
+DECODER_SYSTEMS: Registry[DecoderSystem] = Registry()
 register_decoder_system = DECODER_SYSTEMS.register  # by its name in --decoder-syntax
 
 
 def build_decoder(
     cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
 ) -> SyntaxTransformerDecoder:
-    """Build the decoder with its systems.
-
-    Raises:
-        SyntaxDataError: the systems cannot be combined
-    """
+    """Build the decoder with its systems, or the one that a system brings."""
     arguments = cfg, dictionary, embed_tokens, systems
     own = {name: decoder for name, system in systems.items() if (decoder := system.decoder(*arguments)) is not None}
     if len(own) > 1:
@@ -63,12 +60,11 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
     def __init__(
         self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
     ) -> None:
-        no_attention = cfg.no_cross_attention
-        super().__init__(cfg, dictionary, embed_tokens, systems, no_encoder_attn=no_attention)
+        super().__init__(cfg, dictionary, embed_tokens, systems, no_encoder_attn=cfg.no_cross_attention)
         for option in ("base_layers", "cross_self_attention"):
             if any(self._plans) and getattr(cfg, option):
-                name = option.replace("_", "-")
-                raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
+                name = option_name(option)
+                raise SyntaxDataError(f"{name} cannot be combined with systems in the decoder's self-attention")
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with the systems that act in it."""
@@ -80,7 +76,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: Mapping[str, Any] | None,
+        encoder_out: Mapping[str, Any],
         incremental_state: IncrementalState | None = None,
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
@@ -100,10 +96,9 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         step = Step(prev_output_tokens, prev_output_tokens.eq(self.padding_idx))
         x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C]; in search, the last token only
         padding = step.padding[:, -len(x) :]
-        source, source_padding = _source(encoder_out)
         shared = {
-            "encoder_out": source,
-            "encoder_padding_mask": source_padding,
+            "encoder_out": encoder_out["encoder_out"][0],
+            "encoder_padding_mask": encoder_out["encoder_padding_mask"][0],
             "incremental_state": incremental_state,
             "self_attn_padding_mask": padding if padding.any() else None,
         }
@@ -115,11 +110,8 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
                 continue
             wanted = number == alignment_layer
             inputs = {**shared, "need_attn": wanted, "need_head_weights": wanted}
-            if self._plans[number] is None:
-                x, over_source, _ = layer(x, **inputs)
-            else:
-                observe = incremental_state is None  # a search computes no loss
-                x, over_source, _ = self.run_layer(number, layer, step, observe, x, **inputs)
+            observe = incremental_state is None  # a search computes no loss
+            x, over_source, _ = self.run_layer(number, layer, step, observe, x, **inputs)
             states.append(x)
             if wanted and over_source is not None:
                 attention = over_source.float().to(x)[:alignment_heads].mean(dim=0)
@@ -148,11 +140,3 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1)
-
-
-def _source(encoder_out: Mapping[str, Any] | None) -> tuple[Tensor | None, Tensor | None]:
-    """The encoder's states [S, B, C] and their padding [B, S]."""
-    if encoder_out is None:
-        return None, None
-    states, padding = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
-    return states[0] if states else None, padding[0] if padding else None

@@ -49,7 +49,7 @@ class EncoderSystem(HeadSystem):
         return x
 
 
-ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry("encoder")
+ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry()
 register_encoder_system = ENCODER_SYSTEMS.register  # by its name in --encoder-syntax
 
 
@@ -132,10 +132,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         states = [x]
         for number, layer in self.layers_of_this_step():
             if layer is not None:
-                if self._plans[number] is None:
-                    x = layer(x, encoder_padding_mask=mask)
-                else:
-                    (x,) = self.run_layer(number, layer, step, observe, x, encoder_padding_mask=mask)
+                (x,) = self.run_layer(number, layer, step, observe, x, encoder_padding_mask=mask)
             x = self._blocks(x, step, number)
             if layer is not None:
                 states.append(x)

@@ -137,20 +137,15 @@ System = TypeVar("System", bound="HeadSystem")
 
 
 class Registry(dict[str, type[System]]):
-    """The systems of one side, ``encoder`` or ``decoder``, by their names in its option."""
-
-    def __init__(self, side: str) -> None:
-        super().__init__()
-        self.side = side
+    """The systems of the encoder or the decoder, by their names in its option."""
 
     def register(self, name: str) -> Callable[[type[System]], type[System]]:
         """A class decorator that registers the system as ``name``."""
 
         def add(cls: type[System]) -> type[System]:
-            if name in self:
-                raise ValueError(f"two {self.side} systems are called {name!r}")
+            if self.setdefault(name, cls) is not cls:
+                raise ValueError(f"two systems are called {name!r}")
             cls.name = name
-            self[name] = cls
             return cls
 
         return add
@@ -160,8 +155,7 @@ class HeadSystem(nn.Module):
     """A system in the self-attention of the encoder or the decoder.
 
     Attributes:
-        name: its name in the option
-        config: the class of its options
+        name, config: its name in the option, and the class of its options
         training_needs, inference_needs: what the batch must contain of the parse of its side: ``"tree"`` (1-best),
             ``"arcs"`` (the parser's distribution)
         reads_queries: whether its terms use the queries of the heads, and not only their scores
@@ -261,11 +255,7 @@ class HeadSystem(nn.Module):
 
 
 def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSystem]) -> None:
-    """Check that systems can share the heads of a layer; see the table above.
-
-    Raises:
-        SyntaxDataError: two claims on one head exclude each other, or the layer does not have a claimed head
-    """
+    """Check that a layer has the heads that systems claim, and that they can share them; see the table above."""
     place = f"{side} layer {layer}"
     claims = {s.name: s.claims(layer, num_heads) for s in systems}
     losses = [(s.name, loss, head) for s in systems for loss, (at, head) in s.supervises().items() if at == layer]

@@ -78,11 +78,7 @@ class LayerStack:
         self.systems: Any = nn.ModuleDict(systems)
 
     def plan_next_layer(self, cfg: TransformerConfig) -> LayerPlan | None:
-        """The plan of the layer that is built next, or None if no system acts in it.
-
-        Raises:
-            SyntaxDataError: the systems cannot share the layer
-        """
+        """The plan of the layer that is built next, or None if no system acts in it."""
         layer = len(self._plans)
         acting = [s for s in self._building if layer in s.layers()]
         if not acting:
@@ -111,23 +107,23 @@ class LayerStack:
     def layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
         """The layers with their numbers; None for layers that layer dropout drops, drawn as in fairseq."""
         drop = getattr(self, f"{self.side}_layerdrop") if self.training else 0.0
-        total = len(self.layers)
-        kept = torch.empty(total).uniform_().gt(drop).tolist() if drop else [True] * total
+        dropped = torch.empty(len(self.layers)).uniform_().le(drop).tolist() if drop else [False] * len(self.layers)
         # The iterator of LayerDropModuleList does not tell which layers it yields.
-        for number, (layer, stays) in enumerate(zip(nn.ModuleList.__iter__(self.layers), kept)):
-            yield number, layer if stays else None
+        for number, layer in enumerate(nn.ModuleList.__iter__(self.layers)):
+            yield number, None if dropped[number] else layer
 
     def run_layer(
         self, number: int, layer: nn.Module, step: Step, observe: bool, x: Tensor, **inputs: Any
-    ) -> list[Any]:
-        """The outputs of a planned layer with the terms of its systems; observed scores are recorded in the step.
+    ) -> Sequence[Any]:
+        """The outputs of a layer with the terms of its systems; observed scores are recorded in the step.
 
         Args:
             observe: whether to record the scores of supervised heads too, and not only those that higher layers read
-            x, inputs: the layer's arguments
+            x, inputs: fairseq's arguments of the layer
         """
         plan = self._plans[number]
-        assert plan is not None
+        if plan is None:
+            return _tuple(layer(x, **inputs))
         systems = [self.systems[name] for name in plan.acting]
         terms = [term for s in systems if (term := s.term_where_parsed(step, number)) is not None]
         heads = sorted({*plan.read, *(plan.supervised if observe else ())})
@@ -138,9 +134,9 @@ class LayerStack:
         return outputs
 
 
-def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset[str]:
-    """What systems need of the parse: the union of their attribute ``when``, such as ``training_needs``."""
-    return frozenset().union(*(getattr(system, when) for system in systems.values()))
+def _tuple(outputs: Any) -> tuple[Any, ...]:
+    """The outputs of a layer of fairseq's: the encoder's have one, which is no tuple."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 class SyntaxLayer:
@@ -174,21 +170,21 @@ class SyntaxLayer:
         """
         observed: list[Tensor | None] = []
 
-        def with_terms(_: nn.Module, arguments: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-            return arguments, {**options, "terms": terms, "observe": observe, "tensors": tensors}
+        def with_terms(_: nn.Module, __: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            return (options.pop("query"),), {**options, "terms": terms, "observe": observe, "tensors": tensors}
 
         def note(_: nn.Module, arguments: tuple, output: tuple[Tensor, Tensor | None]) -> None:
             observed.append(output[1])
 
         # Hooks for this call alone, as fairseq's forward passes nothing on to the attention.
-        before = self.self_attn.register_forward_pre_hook(with_terms, with_kwargs=True)
+        before = self.self_attn.register_forward_pre_hook(with_terms, prepend=True, with_kwargs=True)
         after = self.self_attn.register_forward_hook(note)
         try:
             outputs = super().forward(x, **inputs)  # type: ignore[misc]
         finally:
             before.remove()
             after.remove()
-        return *(outputs if isinstance(outputs, tuple) else (outputs,)), observed[0]
+        return *_tuple(outputs), observed[0]
 
 
 def wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

@@ -256,11 +256,7 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
-        """Build the model from fairseq's options for ``lstm`` and those of the system.
-
-        Raises:
-            SyntaxDataError: the options exclude each other
-        """
+        """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
         check_task(task)
         if not options.eval_bool(args.decoder_attention):

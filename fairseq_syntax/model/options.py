@@ -34,11 +34,7 @@ REMEMBERED_TEXTS: dict[str, str] = {}
 
 @dataclass
 class SystemConfig(FairseqDataclass):
-    """The options of a system; subclasses are dataclasses whose fields are declared by :func:`option`.
-
-    Raises:
-        SyntaxDataError: a value is not valid for its option
-    """
+    """The options of a system; subclasses are dataclasses whose fields are declared by :func:`option`."""
 
     def __post_init__(self) -> None:
         check_options(type(self), vars(self))
@@ -143,11 +139,7 @@ def _converted(value: Any, wanted: Any) -> Any:
 
 
 def check_task(task: Any) -> None:
-    """Check that a model with systems has this package's task, which provides parses and checks the criterion.
-
-    Raises:
-        SyntaxDataError: it is another task of fairseq
-    """
+    """Check that a model with systems has this package's task, which provides parses and checks the criterion."""
     if isinstance(task, FairseqTask) and not isinstance(task, TASK_REGISTRY["syntax_translation"]):
         raise SyntaxDataError(
             f"{type(task).__name__} knows of no parse, and of no loss of the model's systems",

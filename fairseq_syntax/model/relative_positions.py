@@ -59,11 +59,7 @@ class RelativeEmbeddings(nn.Module):
 
 
 def check_word_order(args: Namespace, task: SyntaxTask) -> None:
-    """Check that a model is not trained without parses if the parse is its only source of positions.
-
-    Raises:
-        SyntaxDataError: it is; a sentence without a parse would be a bag of words
-    """
+    """Check that a model whose only positions are those of the parse is not trained without parses."""
     if getattr(args, "no_token_positional_embeddings", False) and task.cfg.parse_dropout:
         raise SyntaxDataError(
             "--parse-dropout: without token positions, a sentence without its parse would have no word order",

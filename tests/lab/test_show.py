@@ -89,9 +89,7 @@ def test_the_sparse_form_of_ldd_has_the_weights_of_its_dense_form(variant, tmp_p
     model = ldd.build(tmp_path, ldd_variant=variant).eval()
     tokens, syntax = ldd.tokens_of(sentences, left=True), ldd.flat_of(sentences)
     module, outputs = model.encoder.layers[0].self_attn, []
-    hook = module.register_forward_hook(
-        lambda _, x, options, out: outputs.append((options["query"], out[0])), with_kwargs=True
-    )
+    hook = module.register_forward_hook(lambda _, inputs, out: outputs.append((inputs[0], out[0])))
     with torch.no_grad():
         model.encoder(tokens, src_syntax=syntax)
         hook.remove()
