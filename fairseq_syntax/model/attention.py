@@ -25,7 +25,7 @@ class HeadInputs(NamedTuple):
 
     Attributes:
         x: [T, B, C], the input of the attention at the queries
-        memory: [S, B, C], its input at the keys; in search it is ``x`` unless the term ``needs_memory``
+        memory: [S, B, C], its input at the keys, which in search are those of all steps
         q: [B, h, T, d], the queries of the term's heads, already divided by ``√d``
         k, v: [B, h, S, d], their keys and values
         tensors: :attr:`ScoreTerm.tensors` of the term
@@ -51,13 +51,11 @@ class ScoreTerm:
             :meth:`attend`
         tensors: results of other layers that the term uses and that need a gradient. Activation checkpointing only sees
             arguments of the layer, as which they are passed; use :attr:`HeadInputs.tensors`, not these
-        needs_memory: whether a decoder's search keeps the inputs of all steps for :attr:`HeadInputs.memory`
     """
 
     heads: slice = slice(None)
     without_dropout: bool = False
     tensors: tuple[Tensor, ...] = ()
-    needs_memory: bool = False
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         """The changed scores [B, h, T, S] of the term's heads: the dense reference form.
@@ -92,7 +90,6 @@ class WhereParsed(ScoreTerm):
 
     def __init__(self, term: ScoreTerm, parsed: Tensor, otherwise: ScoreTerm | None = None) -> None:
         self.heads, self.without_dropout, self.tensors = term.heads, term.without_dropout, term.tensors
-        self.needs_memory = term.needs_memory
         self._term, self._otherwise = term, otherwise or ScoreTerm()
         self._parsed = parsed[:, None, None, None]
 
@@ -192,8 +189,7 @@ class SyntaxSelfAttention(MultiheadAttention):
             q = k = torch.zeros_like(v)  # a term replaces the scores; only the shape is used
         memory = query
         if incremental_state is not None:
-            wanted = any(term.needs_memory for term in terms)
-            k, v, memory, key_padding_mask = self._with_past(k, v, query, key_padding_mask, incremental_state, wanted)
+            k, v, memory, key_padding_mask = self._with_past(k, v, query, key_padding_mask, incremental_state)
         drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
         alone = not observe and len(terms) == 1 and attn_mask is None and incremental_state is None
@@ -233,31 +229,23 @@ class SyntaxSelfAttention(MultiheadAttention):
         return self._merge(with_plain_heads(out, others, *plain)), observed
 
     def _with_past(
-        self,
-        k: Tensor,
-        v: Tensor,
-        x: Tensor,
-        padding: Tensor | None,
-        incremental_state: IncrementalState,
-        memory: bool,
+        self, k: Tensor, v: Tensor, x: Tensor, padding: Tensor | None, incremental_state: IncrementalState
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Keys and values [B, H, S, d], inputs [S, B, C] (if ``memory``) and padding [B, S] of all steps of a search.
+        """Keys and values [B, H, S, d], inputs [S, B, C] and padding [B, S] of all steps of a search.
 
         They are stored in fairseq's incremental state, whose rows the search reorders.
         """
         saved = self._get_input_buffer(incremental_state)
         x = x.transpose(0, 1)  # [B, T, C]: everything that is stored has the rows of the search first
-        if (past := saved.get("prev_key")) is not None:
-            k = torch.cat([past, k], dim=2)  # [B, H, S, d]
-            v = torch.cat([saved["prev_value"], v], dim=2)  # type: ignore[list-item]
-            if memory:
-                x = torch.cat([saved["prev_input"], x], dim=1)  # type: ignore[list-item]  # [B, S, C]
+        if "prev_key" in saved:
+            k, v, x = (
+                torch.cat([past, now], dim=-2)
+                for past, now in ((saved["prev_key"], k), (saved["prev_value"], v), (saved["prev_input"], x))
+            )
         padding = self._append_prev_key_padding_mask(
             padding, saved.get("prev_key_padding_mask"), len(k), k.size(2), static_kv=False
         )
-        saved |= {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
-        if memory:
-            saved["prev_input"] = x
+        saved |= {"prev_key": k, "prev_value": v, "prev_input": x, "prev_key_padding_mask": padding}
         self._set_input_buffer(incremental_state, saved)
         return k, v, x.transpose(0, 1), None if padding is None else padding.bool()
 

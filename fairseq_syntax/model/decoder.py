@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, wrapped
+from fairseq_syntax.model.layers import LayerStack, SyntaxLayer
 from fairseq_syntax.model.options import option_name
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
@@ -22,8 +22,7 @@ class DecoderSystem(HeadSystem):
     """A system in the decoder: in its self-attention, as in an encoder, or with a decoder of its own.
 
     Its ``training_needs`` refer to the target's parse. A term sees each query and the keys before it: all at once in
-    training; in search one query per step, with ``HeadInputs.memory`` for terms that request it
-    (:attr:`~fairseq_syntax.model.attention.ScoreTerm.needs_memory`).
+    training; in search one query per step.
     """
 
     def decoder(
@@ -68,10 +67,7 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with the systems that act in it."""
-        plan = self.plan_next_layer(cfg)
-        if plan is None:
-            return super().build_decoder_layer(cfg, no_encoder_attn)
-        return wrapped(SyntaxDecoderLayer(plan, cfg, no_encoder_attn), cfg)
+        return self.build_layer(SyntaxDecoderLayer, super().build_decoder_layer, cfg, no_encoder_attn)
 
     def extract_features(
         self,

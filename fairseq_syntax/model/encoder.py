@@ -14,7 +14,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
-from fairseq_syntax.model.layers import LayerStack, SyntaxLayer, wrapped
+from fairseq_syntax.model.layers import LayerStack, SyntaxLayer
 from fairseq_syntax.model.options import REMEMBERED_NAMES, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -84,10 +84,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build the next layer, with the systems that act in it."""
-        plan = self.plan_next_layer(cfg)
-        if plan is None:
-            return super().build_encoder_layer(cfg)
-        return wrapped(SyntaxEncoderLayer(plan, cfg), cfg)
+        return self.build_layer(SyntaxEncoderLayer, super().build_encoder_layer, cfg)
 
     @property
     def _systems(self) -> list[EncoderSystem]:
@@ -99,7 +96,6 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         src_lengths: Tensor | None = None,
         src_syntax: BatchSyntax | None = None,
         return_all_hiddens: bool = False,
-        token_embeddings: Tensor | None = None,
         observe: bool = False,
     ) -> dict[str, Any]:
         """Encode a batch.
@@ -108,7 +104,6 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
             src_tokens: [B, T], padded on either side, each sentence ending in ``</s>``
             src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`); optional if no system needs it
             return_all_hiddens: also return the output of all layers
-            token_embeddings: [B, T, C], used instead of the embedded tokens
             observe: whether to record the scores of the supervised heads, which search does not need
 
         Returns:
@@ -121,11 +116,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         padding = src_tokens.eq(self.padding_idx)
         step = Step(src_tokens, padding, self._syntax(src_syntax, src_tokens))
         mask = padding if padding.any() else None
-        if token_embeddings is None:
-            token_embeddings = self.embed_tokens(src_tokens)
-        for system in self._systems:
-            token_embeddings = system.embed(token_embeddings, step.seen_by(system))
-        x, embedded = self._add_positions(token_embeddings, step)
+        x, embedded = self._embed(step)
         x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
         x = self._blocks(x, step, None)
 
@@ -149,9 +140,12 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
             "step": step,
         }
 
-    def _add_positions(self, token_embeddings: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """fairseq's ``forward_embedding``, with positions changed by the systems: two tensors [B, T, C]."""
-        x = embedded = self.embed_scale * token_embeddings
+    def _embed(self, step: Step) -> tuple[Tensor, Tensor]:
+        """fairseq's ``forward_embedding``, with embeddings changed by the systems: two tensors [B, T, C]."""
+        x = self.embed_tokens(step.tokens)
+        for system in self._systems:
+            x = system.embed(x, step.seen_by(system))
+        x = embedded = self.embed_scale * x
         if self.embed_positions is not None:
             positions = self.embed_positions(step.tokens)
             for system in self._systems:

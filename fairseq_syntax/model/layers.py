@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -77,12 +77,28 @@ class LayerStack:
         del self._building
         self.systems: Any = nn.ModuleDict(systems)
 
-    def plan_next_layer(self, cfg: TransformerConfig) -> LayerPlan | None:
-        """The plan of the layer that is built next, or None if no system acts in it."""
-        layer = len(self._plans)
+    def build_layer(
+        self,
+        with_terms: Callable[..., nn.Module],
+        plain: Callable[..., nn.Module],
+        cfg: TransformerConfig,
+        *others: Any,
+    ) -> nn.Module:
+        """Build the next layer: ``with_terms`` (a :class:`SyntaxLayer`) if systems act in it, otherwise ``plain``."""
+        plan = self._plan(len(self._plans), cfg)
+        self._plans.append(plan)
+        if plan is None:
+            return plain(cfg, *others)
+        layer = with_terms(plan, cfg, *others)
+        # Wrapped as fairseq wraps its own layers. FSDP wraps a checkpointed layer whatever its size.
+        if cfg.checkpoint_activations:
+            layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+    def _plan(self, layer: int, cfg: TransformerConfig) -> LayerPlan | None:
+        """The plan of a layer, or None if no system acts in it."""
         acting = [s for s in self._building if layer in s.layers()]
         if not acting:
-            self._plans.append(None)
             return None
         heads = {n for s in acting if (n := s.attention_heads(layer)) is not None}
         if len(heads) > 1:
@@ -93,7 +109,7 @@ class LayerStack:
             system.fit(layer, num_heads)
         claims = {s.name: s.claims(layer, num_heads) for s in acting}
         places = [place for s in acting for place in s.supervises().values()]
-        plan = LayerPlan(
+        return LayerPlan(
             num_heads=num_heads,
             project_scores=all(s.project_scores(layer) for s in acting),
             # a stable sort: otherwise the order of the option stays
@@ -101,8 +117,6 @@ class LayerStack:
             supervised=sorted({head for at, head in places if at == layer}),
             read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
         )
-        self._plans.append(plan)
-        return plan
 
     def layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
         """The layers with their numbers; None for layers that layer dropout drops, drawn as in fairseq."""
@@ -185,11 +199,3 @@ class SyntaxLayer:
             before.remove()
             after.remove()
         return *_tuple(outputs), observed[0]
-
-
-def wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    """The layer, wrapped for ``--checkpoint-activations`` and FSDP as fairseq wraps its own layers."""
-    if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-    # FSDP wraps a checkpointed layer whatever its size.
-    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

@@ -325,7 +325,6 @@ class Believer(DecoderSystem):
 
 class BelieverTerm(ScoreTerm):
     heads = slice(1, 2)
-    needs_memory = True
 
     def __init__(self, weight):
         self.weight = weight
