@@ -66,8 +66,7 @@ class Generation:
         taken = cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
-                cls, more = generator
-                arguments = {**(arguments or {}), **more}
+                cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
         return args, cls, arguments
 
     def for_search(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:

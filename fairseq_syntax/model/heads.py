@@ -182,6 +182,7 @@ class HeadSystem(nn.Module):
         Args:
             config: its options, of the type :attr:`config`
             args: the model's options; what is set in them is saved in the checkpoint
+            task: the fairseq task
         """
         return cls()
 

@@ -148,6 +148,11 @@ class LayerStack:
         return outputs
 
 
+def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset[str]:
+    """What systems need of the parse: the union of their attribute ``when``, such as ``training_needs``."""
+    return frozenset().union(*(getattr(system, when) for system in systems.values()))
+
+
 def _tuple(outputs: Any) -> tuple[Any, ...]:
     """The outputs of a layer of fairseq's: the encoder's have one, which is no tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)

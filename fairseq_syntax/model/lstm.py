@@ -299,12 +299,12 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        """The encoder, from fairseq's arguments of its own."""
+        """The encoder, with fairseq's options for it."""
         return SyntaxLSTMEncoder(dictionary, **options)
 
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
-        """The decoder, from fairseq's arguments of its own."""
+        """The decoder, with fairseq's options for it."""
         sizes = options["hidden_size"], options["encoder_output_units"]
         return SyntaxLSTMDecoder(dictionary, cls.build_attention(args, *sizes), **options)
 

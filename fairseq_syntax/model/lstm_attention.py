@@ -83,12 +83,15 @@ class SourceAttention(nn.Module):
             step: the target position, 0-based
 
         Returns:
-            [N, H], the attentional state õ; and the weights of the places, [N, S]
+            [N, H], the attentional state õ; and the weights, in the form that :meth:`over_source` expects
         """
         raise NotImplementedError
 
-    def over_source(self, reads: list[Tensor], memory: Any) -> Tensor:
-        """The weights of several steps over right-padded columns of the source, [N, steps, S]."""
+    def over_source(self, reads: list[Any], memory: Any) -> Tensor:
+        """The weights of several steps, [N, steps, S], over right-padded columns of the source.
+
+        By default, the weights of the steps are [N, S] each.
+        """
         return torch.stack(reads, dim=1)
 
     def supervises(self) -> tuple[str, ...]:
@@ -164,10 +167,15 @@ def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> Tensor:
-    """Spread the weights [N, T, W] of words equally over their pieces, [N, T, S]; 0 on ``</s>`` and padding.
+    """Spread the weights of words equally over their pieces; 0 on ``</s>`` and padding.
 
     Args:
+        weights: [N, T, W]
+        syntax: the batch's syntax, with S columns
         sentence: [N] int64, the sentence of each row
+
+    Returns:
+        [N, T, S]
     """
     N, T, W = weights.shape
     word = syntax.of_word(syntax.word_in_sentence, W)[sentence, None]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.model.task import SyntaxTask
+
+
+class Generator(NamedTuple):
+    """A replacement of fairseq's generator: its class and its additional arguments."""
+
+    cls: type
+    arguments: dict[str, Any]
 
 
 class SystemSearch:
@@ -22,8 +29,8 @@ class SystemSearch:
     def __init__(self, task: SyntaxTask) -> None:
         self.task = task
 
-    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> tuple[type, dict[str, Any]] | None:
-        """The class of the generator for these models and its additional arguments; None for fairseq's or another's.
+    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
+        """The generator for these models; None for fairseq's or that of another system.
 
         Args:
             args: the options of generation

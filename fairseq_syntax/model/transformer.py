@@ -20,6 +20,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
 from fairseq_syntax.model.heads import HeadSystem
+from fairseq_syntax.model.layers import needs_of
 from fairseq_syntax.model.options import add_options, check_task
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -80,33 +81,35 @@ class SyntaxTransformerModel(TransformerModel):
             return super().build_decoder(cfg, tgt_dict, embed_tokens)
         return build_decoder(cfg, tgt_dict, embed_tokens, systems)
 
-    def _systems(self, side: str) -> list[HeadSystem]:
-        return list(getattr(getattr(self, side), "systems", {}).values())  # fairseq's own decoder has none
+    @property
+    def _decoder_systems(self) -> Mapping[str, Any]:
+        return getattr(self.decoder, "systems", {})  # fairseq's own has none
 
     @property
     def training_needs(self) -> frozenset[str]:
         """The source syntax that training needs: a subset of ``{"tree", "arcs"}``."""
-        return frozenset().union(*(system.training_needs for system in self._systems("encoder")))
+        return needs_of(self.encoder.systems, "training_needs")
 
     @property
     def inference_needs(self) -> frozenset[str]:
         """The source syntax that inference needs."""
-        return frozenset().union(*(system.inference_needs for system in self._systems("encoder")))
-
-    @property
-    def target_training_needs(self) -> frozenset[str]:
-        """The target syntax that the decoder's systems need in training."""
-        return frozenset().union(*(system.training_needs for system in self._systems("decoder")))
+        return needs_of(self.encoder.systems, "inference_needs")
 
     @property
     def drops_parses(self) -> bool:
         """Whether ``--parse-dropout`` has an effect."""
-        return any(system.drops_parses for system in self._systems("encoder"))
+        return any(system.drops_parses for system in self.encoder.systems.values())
+
+    @property
+    def target_training_needs(self) -> frozenset[str]:
+        """The target syntax that the decoder's systems need in training."""
+        return needs_of(self._decoder_systems, "training_needs")
 
     @property
     def losses(self) -> tuple[str, ...]:
         """The names of the systems' losses, which a criterion must collect (:mod:`.losses`)."""
-        return tuple(name for side in ("encoder", "decoder") for s in self._systems(side) for name in s.supervises())
+        systems = (*self.encoder.systems.values(), *self._decoder_systems.values())
+        return tuple(name for system in systems for name in system.supervises())
 
     def forward(  # type: ignore[override]
         self,

@@ -57,6 +57,8 @@ class Biaffine(nn.Module):
 class BiaffineTerm(ScoreTerm):
     """Replaces the head's dot products by biaffine scores."""
 
+    needs_memory = True  # in search, a decoder computes the keys from the inputs of all previous steps
+
     def __init__(self, head: int, biaffine: Biaffine) -> None:
         self.heads = slice(head, head + 1)
         self._biaffine = biaffine

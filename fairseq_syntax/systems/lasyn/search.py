@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.search import SystemSearch, register_search
+from fairseq_syntax.model.search import Generator, SystemSearch, register_search
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 
@@ -52,7 +52,7 @@ class TagSearch(SystemSearch):
         super().__init__(task)
         self._print_best = 0
 
-    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> tuple[type, dict[str, Any]] | None:
+    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
         """The generator for LaSyn models, unless another one was requested."""
         cfg = self.task.cfg
         mode = str(cfg.tag_search)
@@ -79,7 +79,7 @@ class TagSearch(SystemSearch):
         from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not needed in training
 
         templates = self._templates(models[0].decoder) if mode == "template" else None
-        return LatentGenerator, {"mode": mode, "templates": templates}
+        return Generator(LatentGenerator, {"mode": mode, "templates": templates})
 
     def _templates(self, decoder: LaSynDecoder) -> Any:
         from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates
