@@ -80,14 +80,8 @@ class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """fairseq's features [B, T, C] and extras; with systems in a layer also the :class:`Step`, ``decoder_step``."""
         if not any(self._plans):
-            return super().extract_features(
-                prev_output_tokens,
-                encoder_out,
-                incremental_state,
-                full_context_alignment,
-                alignment_layer,
-                alignment_heads,
-            )
+            options = incremental_state, full_context_alignment, alignment_layer, alignment_heads
+            return super().extract_features(prev_output_tokens, encoder_out, *options)
         alignment_layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
         step = Step(prev_output_tokens, prev_output_tokens.eq(self.padding_idx))
         x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C]; in search, the last token only

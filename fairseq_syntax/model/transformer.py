@@ -118,11 +118,9 @@ class SyntaxTransformerModel(TransformerModel):
         prev_output_tokens: Tensor,
         src_syntax: BatchSyntax | None = None,
         return_all_hiddens: bool = True,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """fairseq's forward with the batch's syntax.
+        """fairseq's forward with the batch's syntax; ``options`` are those of its decoder.
 
         Returns:
             logits [B, T', V], and ``extra`` with the :class:`~fairseq_syntax.model.heads.Step` of each side:
@@ -138,11 +136,9 @@ class SyntaxTransformerModel(TransformerModel):
         logits, extra = self.decoder(
             prev_output_tokens,
             encoder_out=encoder_out,
-            features_only=features_only,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
+            **options,
         )
         return logits, {**extra, "encoder_step": encoder_out["step"]}
 
