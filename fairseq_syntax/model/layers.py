@@ -180,7 +180,9 @@ class SyntaxLayer:
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
 
-    def forward(self, x: Tensor, *tensors: Tensor, terms: Sequence[ScoreTerm], observe: Sequence[int], **inputs: Any):
+    def forward(
+        self, x: Tensor, *tensors: Tensor, terms: Sequence[ScoreTerm], observe: Sequence[int], **inputs: Any
+    ) -> tuple[Any, ...]:
         """fairseq's outputs, and the observed scores; see :class:`SyntaxSelfAttention`.
 
         Args:
