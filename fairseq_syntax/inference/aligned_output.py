@@ -18,20 +18,8 @@ from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
 from fairseq_syntax.inference.alignment_head import Aligner, default_head, read_head
 from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.runtime.files import read_lines
 
 _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
-
-
-def read_copies(path: str) -> dict[str, str]:
-    """Read the file of ``--replace-unk``, with a source word and its replacement on each line."""
-    copies: dict[str, str] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        words = line.split()
-        if len(words) != 2:
-            raise SyntaxDataError("not a source word and a target word", path=path, line=number, option="--replace-unk")
-        copies.setdefault(*words)
-    return copies
 
 
 def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
@@ -57,8 +45,7 @@ class AlignedOutput:
             of a word), even if fairseq-interactive reads a parse with other tokens; ``soft`` for the weights of all
             source pieces for each piece of the translation; empty for none
         heads: files of :func:`save_head`, one per model, separated by colons; if empty, fairseq's heads
-        copies: replacements of source words (:func:`read_copies`); other source words are copied unchanged. None if
-            unknown words are not replaced
+        copies: replacements of source words, of which others are copied unchanged; None if unknown words stay
     """
 
     def __init__(

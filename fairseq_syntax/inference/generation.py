@@ -12,10 +12,11 @@ from fairseq.utils import convert_padding_direction
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.aligned_output import AlignedOutput, read_copies, spelled
+from fairseq_syntax.inference.aligned_output import AlignedOutput, spelled
 from fairseq_syntax.inference.alignment import PieceText
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.runtime.files import read_lines
 
 
 def generation_shard(cfg: Any) -> tuple[int, int]:
@@ -117,7 +118,16 @@ class Generation:
 
 
 def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
-    """The replacements of ``--replace-unk``, which is removed from fairseq's options."""
+    """The replacements of ``--replace-unk``, which is removed from fairseq's options.
+
+    Its file, if any, has a source word and its replacement on each line.
+    """
     path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
     cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
-    return read_copies(path) if path else {}
+    copies: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path) if path else (), start=1):
+        words = line.split()
+        if len(words) != 2:
+            raise SyntaxDataError("not a source word and a target word", path=path, line=number, option="--replace-unk")
+        copies.setdefault(*words)
+    return copies

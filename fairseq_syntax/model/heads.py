@@ -86,8 +86,20 @@ class HeadLoss(NamedTuple):
         return cls(weight * nll, nll, tokens, *(counts or (zero, zero)))
 
 
+class Parsed:
+    """A base class of what holds the syntax of a batch, if the batch has any."""
+
+    syntax: SyntaxBatch | None
+
+    @property
+    def parse(self) -> SyntaxBatch:
+        """:attr:`syntax`, whose presence the encoder, or the caller of a loss, has checked."""
+        assert self.syntax is not None
+        return self.syntax
+
+
 @dataclass(eq=False)  # tensors are not equal or unequal as a whole
-class Step:
+class Step(Parsed):
     """One forward pass of the encoder or decoder, as its systems see it; it is never stored in a module.
 
     Attributes:
@@ -104,12 +116,6 @@ class Step:
     syntax: SyntaxBatch | None = None
     scores: dict[Place, Tensor] = field(default_factory=dict)
     _made: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def parse(self) -> SyntaxBatch:
-        """:attr:`syntax`, whose presence the encoder, or the caller of a loss, has checked."""
-        assert self.syntax is not None
-        return self.syntax
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """The result of ``make()``, computed once per name and step, for use in several layers."""

@@ -17,12 +17,12 @@ from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.model.heads import HeadLoss
+from fairseq_syntax.model.heads import HeadLoss, Parsed
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 
 
 @dataclass
-class Encoded:
+class Encoded(Parsed):
     """The encoder output, and the sentence of each row of the decoder.
 
     Beam search reorders rows in every step, but the hypotheses of a sentence share their source. So only ``sentence``
@@ -48,12 +48,6 @@ class Encoded:
     second: tuple[Tensor, Tensor, Tensor] | None = None
     memory: Any = None
     loop: Any = None
-
-    @property
-    def parse(self) -> SyntaxBatch:
-        """:attr:`syntax`, whose presence the encoder has checked."""
-        assert self.syntax is not None
-        return self.syntax
 
     def select(self, rows: Tensor) -> Encoded:
         """The output for the selected rows of the decoder, ``rows`` [N'] int64."""
