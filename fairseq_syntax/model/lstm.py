@@ -130,7 +130,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         encoder_out: Encoded,
         incremental_state: IncrementalState | None = None,
     ) -> tuple[Tensor, Any]:
-        """Run the decoder over ``prev_output_tokens``, [N, T] int64; in search, unless it begins, over the last ones.
+        """Run the decoder over ``prev_output_tokens``, [N, T] int64; in a search that has begun, over the last column.
 
         Returns:
             features [N, T, C], and: in evaluation the attention [N, T, S] if requested; in training
