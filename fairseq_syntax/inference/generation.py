@@ -1,22 +1,31 @@
-"""Generation with ``--task syntax_translation``: searches of systems, alignments, and copied source words."""
+"""Generation with ``--task syntax_translation``: searches of systems, alignments, and copied source words.
+
+fairseq's own ``--print-alignment`` and ``--replace-unk`` run the model without its syntax, align pieces, and index
+source words by piece numbers.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fairseq.data.data_utils import collate_tokens
 from fairseq.utils import convert_padding_direction
 from torch import Tensor
 
+from fairseq_syntax.corpus.segmentation import Segmenter, WordSegmenter
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.aligned_output import AlignedOutput, spelled
-from fairseq_syntax.inference.alignment import PieceText
+from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
+from fairseq_syntax.inference.alignment_head import Aligner, default_head, read_head
+from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import read_lines
+
+_UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
 
 
 def generation_shard(cfg: Any) -> tuple[int, int]:
@@ -42,8 +51,10 @@ class Generation:
     def __init__(self, task: SyntaxTask, text_of_input: Callable[[int], PieceText | None]) -> None:
         self._task, self._text_of_input = task, text_of_input
         self._searches = [search(task) for search in SEARCHES]
-        self._aligned_output: AlignedOutput | None = None
-        self.copies: Mapping[str, str] | None = None  # of --replace-unk
+        self._aligner: Aligner | None = None
+        self._print_alignment = ""
+        self.copies: Mapping[str, str] | None = None
+        """The replacements of ``--replace-unk``: other source words are copied unchanged. None without the option."""
 
     def generator_options(
         self, models: Sequence[Any], args: Any, cls: type | None, arguments: Mapping[str, Any] | None
@@ -58,17 +69,25 @@ class Generation:
             raise SyntaxDataError(
                 "applies to models that translate in several passes, which these are not", option="--print-step"
             )
-        kind = str(getattr(args, "print_alignment", None) or "")
-        self._aligned_output = None
-        if cls is None and (kind or self.copies is not None):
+        self._aligner, self._print_alignment = None, str(getattr(args, "print_alignment", None) or "")
+        if cls is None and (self._print_alignment or self.copies is not None):
             args = copy.copy(args)
             args.print_alignment = None
-            self._aligned_output = AlignedOutput(models, self._task, kind, self._task.cfg.alignment_head, self.copies)
+            self._aligner = self._new_aligner(models)
         taken = cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
                 cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
         return args, cls, arguments
+
+    def _new_aligner(self, models: Sequence[Any]) -> Aligner:
+        """An aligner by the heads of ``--alignment-head``, otherwise by fairseq's."""
+        heads = self._task.cfg.alignment_head
+        paths = heads.split(os.pathsep) if heads else []
+        if paths and len(paths) != len(models):
+            raise SyntaxDataError(f"{len(paths)} files, and there are {len(models)} models", option="--alignment-head")
+        chosen = [read_head(Path(p), m) for p, m in zip(paths, models)] or [default_head(m) for m in models]
+        return Aligner(models, chosen)
 
     def for_search(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
         """The batch and its prefix tokens in the form that fairseq's search supports.
@@ -93,8 +112,56 @@ class Generation:
         """Pass the hypotheses of a batch to the searches, and add the requested output."""
         for search in self._searches:
             search.observe(generator, sample, hypotheses)
-        if self._aligned_output is not None:
-            self._aligned_output.add(sample, hypotheses, self._source_text)
+        if self._aligner is not None:
+            self._align(self._aligner, sample, hypotheses)
+
+    def _align(self, aligner: Aligner, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Add an ``alignment`` to each hypothesis, in the form that fairseq prints, and copy words into its ``tokens``.
+
+        ``--print-alignment hard`` links words, namely those of the printed lines (``<unk>`` is part of a word), even if
+        fairseq-interactive reads a parse with other tokens. ``soft`` gives the weights of all source pieces for each
+        piece of the translation.
+        """
+        task, kind = self._task, self._print_alignment
+        tokens = [[h["tokens"] for h in best] for best in hypotheses]
+        unknown = task.target_dictionary.unk()
+        copying = self.copies is not None and any(unknown in one for best in tokens for one in best)
+        if not kind and not copying:
+            return
+        attention = aligner.of_hypotheses(sample["net_input"], tokens)
+        sources = zip(sample["id"].tolist(), sample["net_input"]["src_tokens"])
+        for (number, source), best, weights in zip(sources, hypotheses, attention):
+            words = spell(_marked(source, task.source_dictionary), decoder(task.source_segmenter))
+            for hypothesis, of_pieces in zip(best, weights):
+                if kind == "soft":
+                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
+                elif kind:
+                    pieces = _marked(hypothesis["tokens"], task.target_dictionary)
+                    target = spell(pieces, decoder(task.target_segmenter))
+                    hypothesis["alignment"] = align(of_pieces, words, target).links
+                if copying and unknown in hypothesis["tokens"]:
+                    source_text = self._source_text(number)
+                    hypothesis["tokens"] = self._with_copies(hypothesis["tokens"], of_pieces, source_text)
+
+    def _with_copies(self, tokens: Tensor, weights: Weights, source: PieceText) -> Tensor:
+        """Tokens [T] in which aligned source words, or their replacements, stand for words with unknown pieces.
+
+        New pieces are added to the target's dictionary. ``weights``: [target pieces, source pieces].
+        """
+        dictionary, segmenter = self._task.target_dictionary, self._task.target_segmenter
+        target = spelled(_marked(tokens, dictionary), segmenter)
+        text, at = "", 0
+        for s, t in align(weights, source, target).links:
+            start, end = target.words[t]
+            if _UNKNOWN in target.text[start:end]:
+                word = source.text[slice(*source.words[s])]
+                text += target.text[at:start] + (self.copies or {}).get(word, word)
+                at = end
+        text += target.text[at:]
+        if _UNKNOWN in text:  # the source is empty
+            return tokens
+        pieces = segmenter.encode_text(text) if segmenter else text.split()
+        return dictionary.encode_line(" ".join(pieces), add_if_not_exist=True).to(tokens)
 
     def _source_text(self, number: int) -> PieceText:
         """The words and pieces of the source sentence with this ``id``, from raw input or otherwise from raw data."""
@@ -115,6 +182,20 @@ class Generation:
         texts = [dataset.tgt.get_original_text(number) for number in sample["id"].tolist()]
         tokens = [dictionary.encode_line(text, add_if_not_exist=True).long() for text in texts]
         sample["target"] = collate_tokens(tokens, dictionary.pad())
+
+
+def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
+    """The text and the words of pieces; without a segmentation, each piece is a word."""
+    side = spell(pieces, decoder(segmenter) if segmenter else " ".join)
+    if segmenter is None or segmenter.kind == WordSegmenter.kind:
+        words = [(start + side.text.startswith(" ", start), end) for start, end in side.pieces]
+        side = PieceText(side.text, words, words)
+    return side
+
+
+def _marked(tokens: Tensor, dictionary: Any) -> list[str]:
+    """The pieces of tokens [T], with :data:`_UNKNOWN` for unknown pieces."""
+    return [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
 
 
 def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
