@@ -105,12 +105,6 @@ def _system(systems: dict[str, Any], name: str, document: Document, path: Path, 
     return _extended(_system(systems, base, document, path, extending), system, ("systems", name))
 
 
-def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    """Merge a recipe or a system (at ``keys``) with the one that it extends."""
-    inherited = {k: v for k, v in base.items() if k not in _NOT_INHERITED} if isinstance(base, dict) else base
-    return _merged(inherited, new, keys)
-
-
 def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The keys below a node with their file and line. Raises SyntaxDataError if a key occurs twice."""
     if isinstance(node, yaml.SequenceNode):
@@ -128,11 +122,17 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
             yield from _places(value, (*keys, key.value), path)
 
 
-def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    """Merge values with inherited ones, key by key; each system of a recipe is replaced as a whole."""
+def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
+    """Merge a recipe or a system (at ``keys``) with the one that it extends."""
+    inherited = {k: v for k, v in base.items() if k not in _NOT_INHERITED} if isinstance(base, dict) else base
+    return _merged(inherited, new, keys)
+
+
+def _merged(base: Any, new: Any, keys: tuple[str, ...]) -> Any:
+    """Merge values key by key; each system of a recipe is replaced as a whole."""
     if not isinstance(base, dict) or not isinstance(new, dict) or keys == ("systems",):
         return new
-    merged = {**base, **{key: _merged(base.get(key), value, (*keys, key)) for key, value in new.items()}}
+    merged = base | {key: _merged(base.get(key), value, (*keys, key)) for key, value in new.items()}
     if keys[:1] == ("systems",):  # null in a system also removes options from the recipe's `size` or `train`
         return merged
     return {key: value for key, value in merged.items() if value is not None}

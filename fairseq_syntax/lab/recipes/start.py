@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
@@ -97,40 +97,38 @@ def first_recipe(
     Raises:
         SyntaxDataError: a file is missing, or the two sides of a split differ in length
     """
-    entries, langs = systems(), (source, target)
-    pairs, *counts = (
-        sum(1 for _ in read_split(split_files(texts, langs))) for texts in (train, valid, *tests.values())
-    )
+    entries, langs, base = systems(), (source, target), path.absolute().parent
+    splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]
+    pairs, _, *counts = (sum(1 for _ in read_split(files)) for files in splits)
     scale = next(one for one in SCALES if pairs < one.pairs)
-    base = path.absolute().parent
+    is_small, updates = scale.width == 128, scale.updates(pairs)
     many_characters = [lang for lang in langs if tokenizer_of(lang) != "13a"]
     covered = ", ".join(f"{lang}: 0.9995" for lang in many_characters)
     sizes = ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in many_characters))}" for lang in langs)
     # At a small model's learning rate, post-norm layers hardly learn a distant language.
-    normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if scale.width == 128 else ""
-    lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts[1:])]
-    updates = scale.updates(pairs)
-    values = asdict(scale) | {
-        "pairs": pairs,
-        "file": path.name,
-        "source": source,
-        "target": target,
-        "train": _named(train, base),
-        "valid": _named(valid, base),
-        "tests": "".join(lines),
-        "filter": "{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        "models": f"models: {shown(models, base)}" if models else _NO_MODELS,
-        "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
-        "pieces": f"{{{sizes}}}",
-        "coverage": f", character_coverage: {{{covered}}}" if covered else "",
-        "normalize": normalize,
-        "updates": updates,
-        "warmup": min(4000, updates // 8),
-        "systems": "".join(f"  {name}: {entries[name]}\n" for name in chosen),
-        "tokenize": tokenizer_of(target),
-        "device": "cpu" if scale.width == 128 else "cuda",
-    }
-    return _TEMPLATE.read_text(encoding="utf-8").format(**values)
+    normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if is_small else ""
+    lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts)]
+    return _TEMPLATE.read_text(encoding="utf-8").format(
+        scale=scale,
+        pairs=pairs,
+        file=path.name,
+        source=source,
+        target=target,
+        train=_named(train, base),
+        valid=_named(valid, base),
+        tests="".join(lines),
+        filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
+        models=f"models: {shown(models, base)}" if models else _NO_MODELS,
+        distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
+        pieces=f"{{{sizes}}}",
+        coverage=f", character_coverage: {{{covered}}}" if covered else "",
+        normalize=normalize,
+        updates=updates,
+        warmup=min(4000, updates // 8),
+        systems="".join(f"  {name}: {entries[name]}\n" for name in chosen),
+        tokenize=tokenizer_of(target),
+        device="cpu" if is_small else "cuda",
+    )
 
 
 def _named(texts: Sequence[str], base: Path) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.outputs import check_parallel
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
 from fairseq_syntax.runtime.named_files import named_files
 
@@ -93,10 +94,7 @@ def read_set(text: str) -> ContrastSet:
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
     """Read a source, a correct and an incorrect file, line by line; the set's name is the category."""
     columns = [list(read_lines(path)) for path in paths]
-    count = len(columns[0])
-    for path, lines in zip(paths[1:], columns[1:]):
-        if len(lines) != count:
-            raise SyntaxDataError(f"{len(lines)} lines, but {paths[0]} has {count}", path=path)
+    count = check_parallel([(path, len(lines)) for path, lines in zip(paths, columns)])
     rows = [(number, line) for column in columns[1:] for number, line in enumerate(column)]
     items = [Item(number, count + number, name) for number in range(count)]
     return _checked(ContrastSet(name, columns[0], rows, items), paths[0], first_line=1)
