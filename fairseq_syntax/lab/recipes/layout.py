@@ -61,12 +61,7 @@ def located(text: str, base: Path) -> Path:
 
 
 class Layout:
-    """The runs and tables of a recipe, and the paths of its files.
-
-    Args:
-        path: the file of the recipe
-        folder: the result folder (default: the recipe's)
-    """
+    """The runs and tables of a recipe in the file ``path``, and the paths of its files in the result folder."""
 
     def __init__(self, recipe: Recipe, path: Path, folder: Path | None = None) -> None:
         self.recipe = recipe

@@ -45,14 +45,7 @@ def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class Runner:
-    """Runs stages, several at a time.
-
-    Args:
-        folder: the result folder, for logs
-        jobs: the maximum number of concurrent stages
-        variables: environment variables of all commands
-        cluster: the cluster that runs the commands, instead of this machine
-    """
+    """Runs stages, at most ``jobs`` at a time, here or on a cluster; their logs are in the result folder."""
 
     def __init__(
         self, folder: Path, jobs: int = 1, variables: Mapping[str, str] | None = None, cluster: RayWorkers | None = None
@@ -65,13 +58,10 @@ class Runner:
         self._stopped = False
 
     def run(self, stages: Sequence[Stage]) -> list[str]:
-        """Run the unfinished stages, each after those that make its inputs.
+        """Run the unfinished stages, each after those that make its inputs, and return the names of those that failed.
 
-        Returns:
-            the names of the stages that failed; stages that depend on them are not started, others are
-
-        Raises:
-            KeyboardInterrupt, SystemExit: the process was interrupted or terminated, and has ended the commands
+        Stages that depend on a failed one are not started, others are. KeyboardInterrupt and SystemExit are raised
+        after the commands have been ended.
         """
         waiting = {stage.name: stage for stage in stages}
         order = TopologicalSorter(dependencies(stages))

@@ -24,9 +24,7 @@ from fairseq_syntax.runtime.jobs import read_record
 class Work:
     """Executes a recipe: runs its stages, scores finished runs, and collects and stores their results.
 
-    Args:
-        only, seeds: the systems or runs, and the seeds, to make (default: all)
-        to: the last kind of stage to make
+    ``only`` names systems or runs, and ``to`` the last kind of stage to make.
     """
 
     def __init__(

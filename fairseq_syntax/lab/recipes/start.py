@@ -86,16 +86,12 @@ def first_recipe(
     chosen: Sequence[str],
     models: str | None = None,
 ) -> str:
-    """The text of a commented recipe.
+    """The text of a commented recipe in the file ``path``, relative to which other files are named.
 
     Args:
-        path: the file of the recipe, relative to which other files are named
         train, valid, tests: splits, as for :func:`.gathering.split_files`
         chosen: names in :func:`systems`
         models: the models of the source parser
-
-    Raises:
-        SyntaxDataError: a file is missing, or the two sides of a split differ in length
     """
     entries, langs, base = systems(), (source, target), path.absolute().parent
     splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]

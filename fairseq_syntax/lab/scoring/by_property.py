@@ -37,10 +37,6 @@ def by_length(
 
     The length is the number of tokens of the source, if given, otherwise of the first reference, by BLEU's tokenizer.
 
-    Args:
-        runs: the systems' translations; scores are averaged over seeds
-        width: w, in tokens
-
     Returns:
         ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;
         empty intervals are left out
@@ -61,10 +57,7 @@ def by_length(
 def by_property(
     parses: Sequence[ParsedLine], properties: Sequence[Property], measure: Callable[[list[int]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What ``measure`` returns for the sentences, by their numbers, of each interval of each property.
-
-    Args:
-        parses: the parses of the source lines
+    """What ``measure`` returns for the sentences, by their numbers, of each interval of each property of the parses.
 
     Returns:
         for each property ``{"property", "intervals"}``, and for each interval what was measured and ``{"over", "to",
@@ -186,12 +179,7 @@ def _with_interval(entry: Mapping[str, float], key: str, sign: str = "") -> str:
 
 
 def length_table(table: Mapping[str, Any], names: Sequence[str], sentences: int, baseline: str | None) -> Table:
-    """The result of :func:`by_length` as a table, with gains over the baseline in brackets (Figure 2 of PASCAL).
-
-    Args:
-        names: the names of the systems, in the order of the columns
-        sentences: the total number of sentences
-    """
+    """The result of :func:`by_length` for the systems ``names``, with gains in brackets (Figure 2 of PASCAL)."""
     rows = []
     for bucket in table["buckets"]:
         share = 100 * bucket["sentences"] / sentences

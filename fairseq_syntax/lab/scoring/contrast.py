@@ -61,11 +61,7 @@ def sources_of(contrast: ContrastSet) -> np.ndarray:
 def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
     """``items``, ``right``, ``accuracy``, and the bounds of its 95 % Wilson interval, ``low`` and ``high``.
 
-    The interval uses the effective sample size (:func:`effective`), which is returned as ``effective``.
-
-    Args:
-        right: the decisions, bool [items]
-        sources: the items' sources, int [items]
+    The interval uses the ``effective`` sample size (:func:`effective`). ``right`` is bool, ``sources`` int [items].
     """
     count, total = int(right.sum()), len(right)
     share, n = count / total, effective(right, sources)

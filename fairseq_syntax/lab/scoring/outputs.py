@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fairseq_syntax.errors import SyntaxDataError, quoted
-from fairseq_syntax.runtime.files import read_bytes
+from fairseq_syntax.runtime.files import read_lines
 
 # Stripping removes the tab before an empty source or translation.
 _GENERATED = re.compile(r"([SD])-(\d+)(?:\t(.*)|$)")
@@ -32,23 +32,11 @@ class Translations:
 
 
 def read_text(path: str | os.PathLike[str]) -> list[str]:
-    """Read the lines of a UTF-8 text file, maybe compressed, without trailing white space, as sacrebleu does.
-
-    Only a line feed ends a line; a carriage return or U+2028 inside a sentence does not.
-
-    Raises:
-        SyntaxDataError: the file does not exist, is empty, or is not UTF-8 (with the line)
-    """
-    data = read_bytes(path)
-    if not data:  # blank lines are allowed: a collapsed model may generate nothing
+    """Like :func:`.files.read_lines`, without trailing white space, as sacrebleu reads; an empty file is an error."""
+    lines = [line.rstrip() for line in read_lines(path)]
+    if not lines:  # blank lines are allowed: a collapsed model may generate nothing
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8: {error.reason} (byte 0x{data[error.start]:02x})"
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SyntaxDataError(message, path=path, line=line, hint="convert it with iconv") from error
-    return [line.rstrip() for line in text.removesuffix("\n").split("\n")]
+    return lines
 
 
 def read_translations(path: str | os.PathLike[str]) -> Translations:
@@ -102,11 +90,7 @@ def _generated(lines: Sequence[str], path: str | os.PathLike[str]) -> Iterator[t
 
 
 def check_parallel(files: Sequence[tuple[str, int]]) -> int:
-    """Check that files, given as ``(path, lines)``, have the same number of lines, and return it.
-
-    Raises:
-        SyntaxDataError: the numbers differ
-    """
+    """The number of lines of files, given as ``(path, lines)``. Raises SyntaxDataError if they differ."""
     first, count = files[0]
     for path, lines in files[1:]:
         if lines != count:

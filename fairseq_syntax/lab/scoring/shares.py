@@ -88,11 +88,7 @@ def measure_by(
     draws: int = DRAWS_BY,
     groups: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """:func:`measure` in the intervals of each property of the source's parse.
-
-    Returns:
-        as :func:`.by_property.by_property`, with ``rows``
-    """
+    """:func:`measure` in the intervals of each property of the source's parse, as ``rows``."""
 
     def rows(lines: list[int]) -> dict[str, Any]:
         resampled = Resampled(scorer, runs, draws, subset=lines, groups=groups)
