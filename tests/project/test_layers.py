@@ -17,7 +17,7 @@ FLOORS = {
     "corpus": [("corpus",), ("corpus.parsing", "corpus.readers", "corpus.store")],
     "plugin": [("compat",), ("data",), ("model",), ("systems",), ("criterions",), ("inference",), ("tasks",)],
     "use": [("use",), ("use.pages",), ("use.serving",)],
-    "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.lasyn",), ("lab.recipes",)],
+    "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.recipes",)],
     "command line": [("cli",)],
 }
 LEVEL = {

@@ -17,7 +17,7 @@ from tiny_syntax import tiny_model, tiny_task
 from toy_data import fairseq, logged
 
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.lab.lasyn.diversity import training_bigrams
+from fairseq_syntax.lab.scoring.diversity import training_bigrams
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
@@ -355,7 +355,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     refused([*argv, "--output", str(tmp_path / "no")], "nope")
     argv[argv.index("nope")] = "test"
 
-    monkeypatch.setattr("fairseq_syntax.lab.lasyn.diversity.measure", lambda *given: 1 / 0)
+    monkeypatch.setattr("fairseq_syntax.lab.scoring.diversity.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main([*argv, "--distances", "0", "--output", str(tmp_path / "translated")])
     assert [p.name for p in (tmp_path / "translated").iterdir()] == ["translations.tsv"], "before they are measured"

@@ -210,7 +210,7 @@ def diversity_curves(rows: Sequence[Mapping]) -> Figure:
     """BLEU and distinct-1 over the edit distance of the tags, each with its own axis (Figure 3 of the LaSyn paper).
 
     Args:
-        rows: as from :func:`fairseq_syntax.lab.lasyn.diversity.measure`
+        rows: as from :func:`fairseq_syntax.lab.scoring.diversity.measure`
     """
     figure, axes = _axes(width=5.2, height=3.6)
     distances = [row["distance"] for row in rows]
