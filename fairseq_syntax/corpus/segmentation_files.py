@@ -14,7 +14,7 @@ from typing import Any
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, is_conllu
 from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
-from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
+from fairseq_syntax.corpus.segmentation_training import train_segmenter
 from fairseq_syntax.corpus.text_parts import TextPart, count_lines, parts_of, with_spans
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -67,8 +67,12 @@ def prepare_model(
     loaded = load_segmenter(model) if model is not None else None
     record: dict = {}
     if training is not None:
+        for path in training["files"]:
+            check_rereadable("it is read for its checksum, and for training", path)
+            check_text(path)
         options = {name: value for name, value in training.items() if name != "files"}
-        record = {"options": options, "files": fingerprints(training["files"])}
+        files = [[os.path.basename(path), file_sha256(path)] for path in training["files"]]
+        record = {"options": options, "files": files}
     made_from = ["segmentation", loaded.fingerprint if loaded else None, record]
     step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
     with step.making() as done:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from fairseq_syntax.corpus.conllu import check_text, is_conllu
+from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.corpus.parallel_text import reservoir
 from fairseq_syntax.corpus.segmentation import (
     SEGMENTERS,
@@ -25,7 +25,6 @@ from fairseq_syntax.corpus.segmentation import (
 from fairseq_syntax.corpus.text_parts import TextPart, parts_of
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import check_rereadable, file_sha256
 from fairseq_syntax.runtime.workers import interruptible
 
 # This private-use character marks boundaries between words without a space for sentencepiece.
@@ -59,30 +58,19 @@ def train_segmenter(
     Raises:
         SyntaxDataError: the files contain no word, or the tool rejects the options
     """
-    if kind == WordSegmenter.kind:
+    segmenter = SEGMENTERS[kind]
+    if segmenter is WordSegmenter:
         return WordSegmenter()
     lines = read_words(files, max_lines, seed)
     if (first := next(lines, None)) is None:
         raise SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
     lines = chain([first], lines)
-    if kind == SubwordNmtSegmenter.kind:
+    if segmenter is SubwordNmtSegmenter:
         model, pieces = _train_subword_nmt(lines, vocab_size)
     else:
         options: dict = {"vocab_size": vocab_size, "model_type": model_type, "num_threads": threads}
         model, pieces = _train_sentencepiece(lines, character_coverage=character_coverage, **options)
-    return SEGMENTERS[kind](model, {"pieces": pieces})
-
-
-def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
-    """The name and SHA-256 of each file, in order; as lists, so that they equal values read from JSON.
-
-    Raises:
-        SyntaxDataError: a file cannot be read, is a pipe, or is CoNLL-U under another name
-    """
-    for path in files:
-        check_rereadable("a model is trained in two passes over it", path)
-        check_text(path)
-    return [[os.path.basename(path), file_sha256(path)] for path in files]
+    return segmenter(model, {"pieces": pieces})
 
 
 def read_words(files: Iterable[str | os.PathLike[str]], max_lines: int = 0, seed: int = 1) -> Iterator[Words]:
