@@ -26,11 +26,8 @@ def install() -> None:
     from fairseq.trainer import Trainer
 
     _allow_types()
-    save, load, go_on = (
-        checkpoint_utils._torch_persistent_save,
-        checkpoint_utils.load_checkpoint_to_cpu,
-        Trainer.load_checkpoint,
-    )
+    save, load = checkpoint_utils._torch_persistent_save, checkpoint_utils.load_checkpoint_to_cpu
+    go_on = Trainer.load_checkpoint
 
     class WholeCopies(PathManager):
         """fairseq's file operations, with atomic copies.
@@ -73,7 +70,7 @@ def install() -> None:
         try:
             return load(path, *args, **kwargs)
         except Exception:
-            without_numbers(local)  # explains the error if the file causes it
+            load_mapped(local)  # explains the error if the file causes it
             raise
 
     @functools.wraps(go_on)
@@ -84,16 +81,16 @@ def install() -> None:
         """
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
-            check(without_numbers(PathManager.get_local_path(filename)), self.cfg.model, filename)
+            check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
         try:
             return go_on(self, filename, *args, **kwargs)
         except Exception as error:
             cause = error.__context__  # PyTorch's error, since fairseq's only says that loading failed
             if not isinstance(cause, RuntimeError) or "loading state_dict" not in str(cause):
                 raise
-            details = [line.strip() for line in str(cause).splitlines()[1:] if line.strip()]
+            details = " ".join(str(cause).splitlines()[1:])
             raise SyntaxDataError(
-                f"its parameters do not fit this model: {shorten(' '.join(details), 300)}",
+                f"its parameters do not fit this model: {shorten(details, 300)}",
                 path=filename,
                 hint="use its dictionaries; a system with additional parameters must be trained from scratch",
             ) from error
@@ -105,10 +102,10 @@ def install() -> None:
 
 
 def _allow_types() -> None:
-    """Let ``torch.load(weights_only=True)`` rebuild the types that fairseq saves: options, metrics, optimizer state.
+    """Let ``torch.load(weights_only=True)`` rebuild the types that fairseq saves; none of them runs code when loaded.
 
-    All entries are necessary: options are a Namespace or an omegaconf tree, ``--eval-bleu`` logs NumPy counts, and
-    resuming on a rank above 0 receives placeholders. None of these types runs code when loaded.
+    Options are a Namespace or an omegaconf tree, ``--eval-bleu`` logs NumPy counts, and resuming on a rank above 0
+    receives placeholders.
     """
     from fairseq.distributed.utils import _TensorPlaceholder
     from omegaconf import DictConfig, ListConfig
@@ -124,7 +121,7 @@ def _allow_types() -> None:
     torch.serialization.add_safe_globals([*arrays, *options, *plain])
 
 
-def without_numbers(path: str) -> dict[str, Any]:
+def load_mapped(path: str) -> dict[str, Any]:
     """Load a checkpoint, memory-mapped. Raises SyntaxDataError if it is invalid or incomplete."""
     try:
         try:
@@ -132,23 +129,15 @@ def without_numbers(path: str) -> dict[str, Any]:
         except RuntimeError:  # files of PyTorch before 1.6 cannot be memory-mapped
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling a damaged file can raise anything
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        foreign = next((line for line in lines if "Unsupported global" in line or "Unsupported class" in line), None)
-        if foreign is not None:
-            raise SyntaxDataError(f"holds what is not loaded from a checkpoint: {foreign}", path=path) from error
-        raise SyntaxDataError(
-            f"no checkpoint that can be read: {lines[0] if lines else 'it ends too early'}",
-            path=path,
-            hint=_EARLIER,
-        ) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it ends too early"]
+        for line in lines:
+            if "Unsupported global" in line or "Unsupported class" in line:
+                raise SyntaxDataError(f"holds what is not loaded from a checkpoint: {line}", path=path) from error
+        raise SyntaxDataError(f"no checkpoint that can be read: {lines[0]}", path=path, hint=_EARLIER) from error
 
 
 def check_archive(path: str | os.PathLike[str]) -> None:
-    """Verify the CRCs of a checkpoint's archive; files from before PyTorch 1.6 have none.
-
-    Raises:
-        SyntaxDataError: a CRC does not match, or the archive is truncated
-    """
+    """Verify the CRCs of a checkpoint's archive (before PyTorch 1.6 there are none). Raises SyntaxDataError."""
     try:
         with open(path, "rb") as file:
             if file.read(4) != b"PK\x03\x04":

@@ -1,20 +1,16 @@
-"""Changes to fairseq's processes: several processes without a GPU, several trainings in one, open files."""
+"""Changes to fairseq's processes: several processes without a GPU, several trainings in one."""
 
 from __future__ import annotations
 
 import functools
 import os
-import resource
 import socket
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
-
-OPEN_FILES = 128  # needed for training
 
 
 def install() -> None:
@@ -87,8 +83,7 @@ def _start_processes(options: Any, tpu: bool) -> bool:
 def _begin_trainings_anew() -> None:
     """Reset the best validation score of this process, with which fairseq would compare the next training.
 
-    Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint. Whether checkpoints can be
-    written is checked by our task instead, which knows whether there will be any.
+    Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint.
     """
     from fairseq import checkpoint_utils
 
@@ -96,24 +91,8 @@ def _begin_trainings_anew() -> None:
 
     @functools.wraps(verify)
     def verify_checkpoint_directory(save_dir: str) -> None:
-        check_open_files()
-        with suppress(OSError):
-            verify(save_dir)
+        verify(save_dir)
         if hasattr(checkpoint_utils.save_checkpoint, "best"):
             del checkpoint_utils.save_checkpoint.best
 
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
-
-
-def check_open_files() -> None:
-    """Raise the limit of open files as far as the system allows.
-
-    Raises:
-        SyntaxDataError: the limit is so low that a data-loading worker would fail, and training would wait forever
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
-        message = f"only {hard} files may be open at a time: {OPEN_FILES} are wanted"
-        raise SyntaxDataError(message, hint="ulimit -n 1024")
-    if 0 <= soft < OPEN_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, hard))

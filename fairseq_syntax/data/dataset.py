@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from fairseq.data import LanguagePairDataset
+from fairseq.data import ConcatDataset, LanguagePairDataset
 from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import concatenate
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, sizes_fingerprint
 from fairseq_syntax.data.directory import (
     dictionary_path,
@@ -24,14 +25,13 @@ from fairseq_syntax.errors import SyntaxDataError
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.store.memory import MemoryStore
-    from fairseq_syntax.corpus.store.reader import SyntaxStore
 
 
 class SideSyntax:
-    """The syntax of one side of a dataset, from one or several concatenated stores.
+    """The syntax of one side of a dataset.
 
     Args:
-        stores: one per part of the dataset (``train``, ``train1``, …)
+        stores: one per part that the dataset concatenates (``train``, ``train1``, …)
         repeats: the number of times that each part occurs in the dataset (``--upsample-primary``)
         arcs: whether batches contain the parser's distributions
     """
@@ -48,6 +48,25 @@ class SideSyntax:
                     path=other.path,
                     hint="binarize it with that data's label inventory (--source-labels)",
                 )
+
+    @classmethod
+    def load(
+        cls, paths: Sequence[str], tokens: Any, labels: dict[str, list[str]], checksums: Mapping[str, str], arcs: bool
+    ) -> SideSyntax:
+        """The stores of a token dataset, checked against it (:func:`check_against_tokens`).
+
+        Args:
+            paths: one for each part that ``tokens`` concatenates
+            checksums: of token files by path, if known
+        """
+        stores = [SyntaxStore(path) for path in paths]
+        parts, repeats = [tokens], [1]
+        if isinstance(tokens, ConcatDataset):
+            parts, repeats = tokens.datasets, list(map(int, tokens.sample_ratios))
+        for store, part in zip(stores, parts):
+            content = checksums.get(f"{store.path.removesuffix(STORE_SUFFIX)}.bin")
+            check_against_tokens(store, np.asarray(part.sizes), labels, content=content)
+        return cls(stores, repeats, arcs=arcs)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -112,10 +131,6 @@ def check_against_tokens(
 
 class SyntaxPairDataset(LanguagePairDataset):
     """A language pair whose batches hold ``net_input.src_syntax`` and ``tgt_syntax``; see ``data/batch.py``.
-
-    Args:
-        source_syntax, target_syntax: the syntax of each side, or None
-        other arguments: as in fairseq
 
     Attributes:
         epoch: the current epoch of this process, from 1; the loader's workers keep the one in which they started

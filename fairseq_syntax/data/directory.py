@@ -1,27 +1,21 @@
-"""Binarized data directories: file names, checks of files against the manifest, and the syntax of a split."""
+"""Binarized data directories: the names of their files, and checks of files against the manifest."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, store_path
+from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.labels import LabelInventory, labels_path
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256
 from fairseq_syntax.runtime.manifest import Manifest, file_checksum
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
-    from fairseq_syntax.data.dataset import SideSyntax
 
 
 def dictionary_path(directory: str | os.PathLike[str], lang: str) -> str:
@@ -93,30 +87,21 @@ class DataDirectory:
     def __init__(self, path: str, source_lang: str, target_lang: str) -> None:
         self.path = path
         self.langs = {"source": source_lang, "target": target_lang}
-        self.labels = lru_cache(maxsize=None)(self._labels)
+        self.inventory = lru_cache(maxsize=None)(self._inventory)
         self.segmenter = lru_cache(maxsize=None)(self._segmenter)
-        self.parsed_with = lru_cache(maxsize=None)(self._parsed_with)
 
-    def _labels(self, side: str) -> dict[str, list[str]]:
-        """The label names of a side (``source``, ``target``) by column (``deprel``, ``upos``, ``xpos``)."""
-        return LabelInventory.load(labels_path(self.path, self.langs[side])).labels
-
-    def _parsed_with(self, side: str) -> Mapping[str, Any] | None:
-        """The options of the parser that parsed a side; None if they were not recorded."""
-        path = labels_path(self.path, self.langs[side])
-        return LabelInventory.load(path).parsed_with if os.path.exists(path) else None
+    def _inventory(self, side: str) -> LabelInventory:
+        """The labels of a side (``source``, ``target``). Raises SyntaxDataError if there are none."""
+        return LabelInventory.load(labels_path(self.path, self.langs[side]))
 
     def _segmenter(self, side: str) -> Segmenter | None:
         """The segmentation of a side; None if the directory has none."""
         return segmentation_of(self.path, self.langs[side])
 
-    def segmentation_path(self, side: str) -> str:
-        """The segmentation of a side."""
-        return segmentation_path(self.path, self.langs[side])
-
-    def dictionary_path(self, side: str) -> str:
-        """The dictionary of a side."""
-        return dictionary_path(self.path, self.langs[side])
+    def parsed_with(self, side: str) -> Mapping[str, Any] | None:
+        """The options of the parser that parsed a side; None if they were not recorded."""
+        is_there = os.path.exists(labels_path(self.path, self.langs[side]))
+        return self.inventory(side).parsed_with if is_there else None
 
     def store_path(self, split: str, side: str) -> str:
         """The store of a side of a split; data of the opposite direction are used too, as in fairseq."""
@@ -124,26 +109,6 @@ class DataDirectory:
         straight = store_path(self.path, split, source, target, lang)
         reverse = store_path(self.path, split, target, source, lang)
         return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
-
-    def splits(self) -> list[str]:
-        """The names of the splits with token datasets."""
-        source, target = self.langs.values()
-        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
-        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
-
-    def without_split(self, split: str, kind: str | None) -> SyntaxDataError:
-        """The error for a split that does not exist.
-
-        Args:
-            kind: ``--dataset-impl``, if given
-        """
-        splits = self.splits()
-        hint = f"there are {', '.join(splits)}" if splits else "make it with fairseq-preprocess"
-        if split in splits and kind is not None:
-            hint = f"it is not of --dataset-impl {kind}; fairseq sees by itself of which it is"
-        return SyntaxDataError(f"there is no split {split}", path=self.path, hint=hint)
-
-    # -- verification of files ----------------------------------------------------------------------------------------
 
     @cached_property
     def _manifest(self) -> Manifest:
@@ -153,98 +118,25 @@ class DataDirectory:
         """Check dictionaries, labels and segmentations against their manifest. Raises SyntaxDataError."""
         self._manifest.check((name for lang in self.langs.values() for name in language_files(lang)), once=True)
 
-    def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
+    def check_files(self, split: str, *, combine: bool) -> dict[str, str]:
         """Check the tokens of a split, and all files that belong to them, against their manifest.
 
-        Stores are verified by their reader, block by block.
+        Stores are verified by their reader, block by block. A directory without a manifest is not checked.
 
         Args:
             combine: whether ``train1`` and so on are read with ``train``
-            mmap: whether ``--dataset-impl`` is ``mmap``; an index without a checksum is then checked
 
         Returns:
-            the checksums of the token files by path, if the directory has a manifest
+            the checksums of the token files by path
 
         Raises:
             SyntaxDataError: a file is missing, damaged or has been replaced
         """
         self.check_language_files()
-        source, target = self.langs.values()
         tokens = [name for name in self._manifest.files if name.endswith((".bin", ".idx"))]
-        straight = split_files(split, source, target, combine=combine)
-        reverse = split_files(split, target, source, combine=combine)
-        names = [name for name in tokens if straight.match(name)] or [name for name in tokens if reverse.match(name)]
-        checksums = self._manifest.check(names, once=True)
-        unknown = [n for n in self._token_datasets(split, combine) if not {f"{n}.idx", f"{n}.bin"} <= checksums.keys()]
-        if mmap and unknown:
-            from fairseq_syntax.data.tokens import check_tokens  # imports the libraries that write such datasets
-
-            for name in unknown:
-                check_tokens(os.path.join(self.path, name))
-        return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
-
-    def _token_datasets(self, split: str, combine: bool) -> Iterator[str]:
-        """The token datasets of a split that fairseq reads, without ``.bin`` and ``.idx``.
-
-        The target is included if its index exists, since a split may have only a source.
-        """
-        source, target = self.langs.values()
-        for number in count():
-            parts = [f"{split}{number or ''}.{pair}" for pair in (f"{source}-{target}", f"{target}-{source}")]
-            part = next((p for p in parts if os.path.exists(os.path.join(self.path, f"{p}.{source}.idx"))), None)
-            if part is None:
-                return
-            yield f"{part}.{source}"
-            if os.path.exists(os.path.join(self.path, f"{part}.{target}.idx")):
-                yield f"{part}.{target}"
-            if not combine:
-                return
-
-    # -- syntax ------------------------------------------------------------------------------------------------------
-
-    def side_syntax(
-        self,
-        side: str,
-        tokens: Any,
-        split: str,
-        needs: frozenset[str] | None,
-        labels: Callable[[], dict],
-        checksums: Mapping[str, str] = MappingProxyType({}),
-    ) -> SideSyntax | None:
-        """The syntax of a side of a split, checked against its tokens.
-
-        Args:
-            tokens: the token dataset of the side, possibly of concatenated parts (``train``, ``train1``, …)
-            needs: a subset of ``"tree"`` and ``"arcs"``; None for the tree if it exists
-            labels: returns the label inventory with which the model is trained
-            checksums: the checksums of token files by path, if known
-
-        Returns:
-            None if nothing is needed
-
-        Raises:
-            SyntaxDataError: a store is missing, does not belong to the tokens, or has no distributions
-        """
-        from fairseq.data import ConcatDataset  # imported here because it takes seconds
-
-        from fairseq_syntax.corpus.store.reader import SyntaxStore
-        from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
-
-        parts = tokens.datasets if isinstance(tokens, ConcatDataset) else [tokens]
-        repeats = [int(r) for r in tokens.sample_ratios] if isinstance(tokens, ConcatDataset) else [1]
-        paths = [self.store_path(f"{split}{number or ''}", side) for number in range(len(parts))]
-        if needs is None:
-            needs = frozenset({"tree"}) if all(map(os.path.exists, paths)) else frozenset()
-        if not needs:
-            return None
-        stores = [SyntaxStore(path) for path in paths]
-        for store, part in zip(stores, parts):
-            content = checksums.get(f"{store.path.removesuffix(STORE_SUFFIX)}.bin")
-            check_against_tokens(store, np.asarray(part.sizes), labels(), content=content)
-        if "arcs" in needs and not all(s.has_arcs for s in stores):
-            raise SyntaxDataError(
-                "holds 1-best trees only, and the model needs the parser's distributions",
-                path=next(s.path for s in stores if not s.has_arcs),
-                hint="parse with fairseq-syntax parse --distributions and binarize again",
-            )
-        return SideSyntax(stores, repeats, arcs="arcs" in needs)
+        for pair in (self.langs.values(), reversed(self.langs.values())):  # as in fairseq
+            pattern = split_files(split, *pair, combine=combine)
+            if names := list(filter(pattern.match, tokens)):
+                checksums = self._manifest.check(names, once=True)
+                return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
+        return {}

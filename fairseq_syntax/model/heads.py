@@ -194,11 +194,6 @@ class HeadSystem(nn.Module):
 
     # -- called once, when the model is built ------------------------------------------------------------------------
 
-    @property
-    def drops_parses(self) -> bool:
-        """Whether it reads a parse both in training and at inference, so that ``--parse-dropout`` applies."""
-        return bool(self.inference_needs)
-
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
         """See the systems of the same side, in the order of the option, before any other hook is called.
 

@@ -58,8 +58,8 @@ class SyntaxTransformerModel(TransformerModel):
         for side, systems in (("encoder", encoder), ("decoder", decoder)):
             if systems and getattr(args, f"{side}_layers_to_keep", None):
                 raise SyntaxDataError(
-                    f"--{side}-layers-to-keep gives the layers other numbers, and {', '.join(systems)} would act in "
-                    "layers that were trained without"
+                    f"--{side}-layers-to-keep gives the layers other numbers, and systems would act in layers that "
+                    "were trained without"
                 )
         cfg = TransformerConfig.from_namespace(args)  # new for this build; fairseq passes it to the methods below
         cfg.systems = (encoder, decoder)
@@ -94,11 +94,6 @@ class SyntaxTransformerModel(TransformerModel):
     def inference_needs(self) -> frozenset[str]:
         """The source syntax that inference needs."""
         return needs_of(self.encoder.systems, "inference_needs")
-
-    @property
-    def drops_parses(self) -> bool:
-        """Whether ``--parse-dropout`` has an effect."""
-        return any(system.drops_parses for system in self.encoder.systems.values())
 
     @property
     def target_training_needs(self) -> frozenset[str]:

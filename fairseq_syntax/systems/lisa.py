@@ -135,11 +135,6 @@ class Lisa(EncoderSystem):
         dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
         return cls(config, args.encoder_embed_dim, layer, dim)
 
-    @property
-    def drops_parses(self) -> bool:
-        """False: gold parents are used only at inference."""
-        return False
-
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         head = frozenset({self.place[1]})
         return HeadClaims(replaces=head, gives=head if self.gold else frozenset())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fairseq_syntax.data.directory import segmentation_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, option_name
 from fairseq_syntax.runtime.files import fingerprint
@@ -40,48 +41,38 @@ class Vocabularies:
     Args:
         directory: the data directory
         source, target: its fairseq dictionaries
-
-    Attributes:
-        dictionaries: the fingerprint of the dictionary of each side (``source``, ``target``)
     """
 
     def __init__(self, directory: DataDirectory, source: Any, target: Any) -> None:
         self._directory = directory
-        self.dictionaries = {"source": fingerprint(source.symbols), "target": fingerprint(target.symbols)}
+        self._dictionaries = {"source": fingerprint(source.symbols), "target": fingerprint(target.symbols)}
         self._trained: set[str] = set()  # sides on which a loaded model was trained with a segmentation
 
     @cached_property
-    def segmentations(self) -> dict[str, str | None]:
-        """The fingerprint of the segmentation of each side (``source``, ``target``); None if there is none."""
+    def recorded(self) -> dict[str, Mapping[str, str | None]]:
+        """The fingerprints by side (``source``, ``target``), as in checkpoints; None without a segmentation."""
         segmenters = {side: self._directory.segmenter(side) for side in ("source", "target")}
-        return {side: None if s is None else fingerprint(s.note) for side, s in segmenters.items()}
-
-    def recorded(self) -> dict[str, Any]:
-        """The fingerprints in the form that checkpoints record."""
-        return {"dictionaries": self.dictionaries, "segmentations": self.segmentations}
+        segmentations = {side: None if s is None else fingerprint(s.note) for side, s in segmenters.items()}
+        return {"dictionaries": self._dictionaries, "segmentations": segmentations}
 
     def check(self, recorded: Mapping[str, Any], hint: str) -> None:
         """Check that a model was trained with these dictionaries and segmentations.
 
         Args:
-            recorded: the fingerprints in its checkpoint, see :meth:`recorded`; missing ones are not checked
+            recorded: what its checkpoint records; what is missing is not checked
             hint: what to do if the dictionaries differ
 
         Raises:
             SyntaxDataError: a dictionary or segmentation differs
         """
-        dictionaries, segmentations = recorded.get("dictionaries", {}), recorded.get("segmentations", {})
-        for side, value in self.dictionaries.items():
-            if dictionaries.get(side, value) != value:
-                message = f"the model was trained with another {side} dictionary than that of these data"
-                raise SyntaxDataError(message, path=self._directory.path, hint=hint)
-        for side, trained in segmentations.items():
-            if None not in (trained, self.segmentations[side]) and trained != self.segmentations[side]:
-                raise SyntaxDataError(
-                    f"the model was trained on pieces of another {side} segmentation than that of these data",
-                    path=self._directory.segmentation_path(side),
-                    hint=SEGMENTATION_HINT,
-                )
+        for kind, what in (("dictionaries", "dictionary"), ("segmentations", "segmentation")):
+            for side, trained in recorded.get(kind, {}).items():
+                if trained is not None and self.recorded[kind][side] not in (None, trained):
+                    raise SyntaxDataError(
+                        f"the model was trained with another {side} {what} than that of these data",
+                        path=self._directory.path if what == "dictionary" else self._segmentation_path(side),
+                        hint=hint if what == "dictionary" else SEGMENTATION_HINT,
+                    )
 
     def add_model(self, recorded: Mapping[str, Any], hint: str) -> None:
         """:meth:`check` a loaded model, and remember on which sides it was trained with a segmentation."""
@@ -94,7 +85,7 @@ class Vocabularies:
         Raises:
             SyntaxDataError: its dictionary differs
         """
-        if fingerprint(symbols) != self.dictionaries[side]:
+        if fingerprint(symbols) != self._dictionaries[side]:
             raise SyntaxDataError(
                 "differs from the dictionary of the first directory: its ids would stand for other pieces",
                 path=path,
@@ -109,12 +100,12 @@ class Vocabularies:
         """
         segmenter = self._directory.segmenter(side)
         if segmenter is None and side in self._trained:
-            raise SyntaxDataError(
-                f"is missing: the model was trained on pieces of a {side} segmentation",
-                path=self._directory.segmentation_path(side),
-                hint=SEGMENTATION_HINT,
-            )
+            message = f"is missing: the model was trained on pieces of a {side} segmentation"
+            raise SyntaxDataError(message, path=self._segmentation_path(side), hint=SEGMENTATION_HINT)
         return segmenter
+
+    def _segmentation_path(self, side: str) -> str:
+        return segmentation_path(self._directory.path, self._directory.langs[side])
 
 
 def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
@@ -137,23 +128,20 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
         trained, here = before.get(name), now.get(name)
         return trained is not None and here is not None and trained != here
 
-    if changed := {option_name(name): before[name] for name in ARCHITECTURE if differs(name)}:
-        give = [name if value is True else f"{name} {value}" for name, value in changed.items() if value is not False]
-        leave_out = [name for name, value in changed.items() if value is False]
-        hints = [("give ", give), ("leave out ", leave_out)]
+    if changed := list(filter(differs, ARCHITECTURE)):
         raise SyntaxDataError(
             "this model was trained with another architecture than this command has",
             path=path,
-            hint=", and ".join(verb + " ".join(options) for verb, options in hints if options),
+            hint="it was trained with " + ", ".join(f"{option_name(name)} {before[name]}" for name in changed),
         )
-    for name, what in REMEMBERED_TEXTS.items():
-        if differs(name):
-            raise SyntaxDataError(f"this model was trained with other {what}", path=path, hint="give the same file")
-    for name, side in REMEMBERED_NAMES.items():
-        if differs(name):
-            raise SyntaxDataError(
-                f"this model was trained with {len(before[name])} names of labels or tags of the {side} that are not "
-                f"the {len(now[name])} of these data",
-                path=path,
-                hint=f"binarize the data with the labels of the first training (--{side}-labels)",
-            )
+    for name in filter(differs, REMEMBERED_TEXTS):
+        message = f"this model was trained with other {REMEMBERED_TEXTS[name]}"
+        raise SyntaxDataError(message, path=path, hint="give the same file")
+    for name in filter(differs, REMEMBERED_NAMES):
+        side = REMEMBERED_NAMES[name]
+        raise SyntaxDataError(
+            f"this model was trained with {len(before[name])} names of labels or tags of the {side} that are not "
+            f"the {len(now[name])} of these data",
+            path=path,
+            hint=f"binarize the data with the labels of the first training (--{side}-labels)",
+        )

@@ -44,10 +44,6 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     seed: int = II("common.seed")
     cpu: bool = II("common.cpu")
     post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)
-    tpu: bool = II("common.tpu")
-    fp16: bool = II("common.fp16")
-    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
-    ddp_backend: str = II("distributed_training.ddp_backend")
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
     no_save: bool = II("checkpoint.no_save")
@@ -55,8 +51,6 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
     replace_unk: Optional[str] = II("generation.replace_unk")  # noqa: UP045
-    constraints: Optional[str] = II("generation.constraints")  # noqa: UP045
-    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = option(
         0.0,

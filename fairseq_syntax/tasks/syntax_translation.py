@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fairseq.data import ConcatDataset
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
@@ -16,22 +17,13 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
-from fairseq_syntax.data.dataset import SyntaxPairDataset
-from fairseq_syntax.data.directory import DataDirectory, language_pair
+from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
+from fairseq_syntax.data.directory import DataDirectory, dictionary_path, language_pair
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
-from fairseq_syntax.tasks.refusals import (
-    ModelTraits,
-    check_criterion,
-    check_datasets,
-    check_model,
-    check_one_shard,
-    check_task,
-    check_training,
-    hold_save_dir,
-    is_set,
-)
+from fairseq_syntax.tasks.refusals import check_criterion, check_model, check_training, hold_save_dir, is_set
 
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
@@ -48,9 +40,10 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
         return 0.0
     import sacrebleu
 
-    counts, totals = meters["_bleu_counts"].sum.tolist(), meters["_bleu_totals"].sum.tolist()
-    system, reference = (int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len"))
-    bleu = sacrebleu.BLEU.compute_bleu(counts, totals, system, reference, smooth_method="exp")
+    counts, totals, system, reference = (meters[f"_bleu_{n}"].sum for n in ("counts", "totals", "sys_len", "ref_len"))
+    bleu = sacrebleu.BLEU.compute_bleu(
+        counts.tolist(), totals.tolist(), int(system), int(reference), smooth_method="exp"
+    )
     return round(bleu.score, 2)
 
 
@@ -68,10 +61,9 @@ class SyntaxTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         # The only option of the task with a range.
         check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
-        check_task(cfg)
         # What batches must contain of each side's syntax. None while unknown: batches then contain trees, if any.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
-        self._traits = ModelTraits()
+        self._model: Any = None  # the last one that was built
         self._last_parsed_with: Mapping[str, Any] | None = None  # from the last loaded checkpoint
         self._criterion_built = False  # True in training and fairseq-validate
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
@@ -98,12 +90,12 @@ class SyntaxTranslationTask(TranslationTask):
     @property
     def source_labels(self) -> dict[str, list[str]]:
         """Label names of the source by column (``deprel``, ``upos``, ``xpos``)."""
-        return self.directory.labels("source")
+        return self.directory.inventory("source").labels
 
     @property
     def target_labels(self) -> dict[str, list[str]]:
         """Label names of the target by column."""
-        return self.directory.labels("target")
+        return self.directory.inventory("target").labels
 
     @property
     def source_segmenter(self) -> Any:
@@ -130,42 +122,48 @@ class SyntaxTranslationTask(TranslationTask):
         """Load a split as fairseq does, with the syntax that the model and the criterion need.
 
         Raises:
-            SyntaxDataError: there is no such split, or needed syntax is missing or does not belong to the tokens
+            SyntaxDataError: needed syntax is missing or does not belong to the tokens
         """
-        check_datasets(self.cfg, reads_parses=False)
         # With several parts, fairseq's default of −1 would give a dataset of negative length.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
         directory = self._directory(paths[(epoch - 1) % len(paths)])  # in fairseq's order
-        checksums = directory.check_files(split, combine=combine, mmap=self.cfg.dataset_impl in (None, "mmap"))
-        try:
-            super().load_dataset(split, epoch, combine, **kwargs)
-        except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):  # fairseq's error for a missing split
-                raise
-            raise directory.without_split(split, self.cfg.dataset_impl) from None
-        for side in ("source", "target"):
-            path = directory.dictionary_path(side)
+        checksums = directory.check_files(split, combine=combine)
+        super().load_dataset(split, epoch, combine, **kwargs)
+        for side, lang in directory.langs.items():
+            path = dictionary_path(directory.path, lang)
             if directory.path != self.data_dir and os.path.exists(path):
                 self._vocabularies.check_directory(side, self.load_dictionary(path).symbols, path)
         dataset = self.datasets[split]
-        sides = {"source_syntax": ("source", dataset.src), "target_syntax": ("target", dataset.tgt)}
         syntax = {
-            name: self._side_syntax(side, tokens, directory, split, checksums)
-            for name, (side, tokens) in sides.items()
+            f"{side}_syntax": self._side_syntax(side, tokens, directory, split, checksums)
+            for side, tokens in (("source", dataset.src), ("target", dataset.tgt))
             if tokens is not None
         }
         self.datasets[split] = SyntaxPairDataset.of(dataset, **syntax)
 
     def _side_syntax(
         self, side: str, tokens: Any, directory: DataDirectory, split: str, checksums: Mapping[str, str]
-    ) -> Any:
-        needs, path = self.needs(side), directory.store_path(split, side)
-        if side == "source" and (needs or (needs is None and os.path.exists(path))):
-            check_datasets(self.cfg, reads_parses=True)
-            self.parse_origins.check(self.directory.parsed_with(side), path)
-        return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side), checksums)
+    ) -> SideSyntax | None:
+        """The syntax of a side of a split; None if none is needed or, while the needs are unknown, if it has none."""
+        parts = len(tokens.datasets) if isinstance(tokens, ConcatDataset) else 1  # train, train1, …
+        paths = [directory.store_path(f"{split}{number or ''}", side) for number in range(parts)]
+        needs = self.needs(side)
+        if needs is None and all(map(os.path.exists, paths)):
+            needs = frozenset({"tree"})
+        if not needs:
+            return None
+        if side == "source":
+            if self.cfg.truncate_source:
+                raise SyntaxDataError(
+                    "would cut sentences, but not their parses",
+                    option="--truncate-source",
+                    hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
+                )
+            self.parse_origins.check(self.directory.parsed_with(side), paths[0])
+        labels = self.directory.inventory(side).labels
+        return SideSyntax.load(paths, tokens, labels, checksums, "arcs" in needs)
 
     # -- models and criteria, and their needs ----------------------------------------------------------------------
 
@@ -173,7 +171,7 @@ class SyntaxTranslationTask(TranslationTask):
         """Build a model as fairseq does, and record what syntax it needs, in training or at inference.
 
         Raises:
-            SyntaxDataError: an option of fairseq does not work with this model, or would have no effect
+            SyntaxDataError: an option of fairseq does not work with this model
         """
         if from_checkpoint:
             forget_embedding_files(cfg)
@@ -182,17 +180,19 @@ class SyntaxTranslationTask(TranslationTask):
             hold_save_dir(self.cfg)
         model = super().build_model(cfg, from_checkpoint)
         name_dropouts(model)
-        self._traits = traits = ModelTraits.of(model)
+        self._model = model
         if from_checkpoint:
             ignore_syntax(model)
-            self.add_need("source", traits.inference_needs)
-            if traits.inference_needs:
+            needs = getattr(model, "inference_needs", NOTHING)
+            self.add_need("source", needs)
+            if needs:
                 self.parse_origins.add(self._last_parsed_with)
         else:
-            check_model(self.cfg, traits)
-            self.add_need("source", traits.training_needs)
-            if traits.target_training_needs:  # otherwise it stays unknown, and batches contain what there is
-                self.add_need("target", traits.target_training_needs)
+            check_model(self.cfg, model)
+            self.add_need("source", getattr(model, "training_needs", NOTHING))
+            # Without a need it stays unknown, and batches contain what there is.
+            if needs := getattr(model, "target_training_needs", NOTHING):
+                self.add_need("target", needs)
         # With the default, "space", fairseq would score pieces.
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and (joining := self._joining_pieces()):
             self.tokenizer = joining
@@ -200,7 +200,7 @@ class SyntaxTranslationTask(TranslationTask):
         return model
 
     def build_criterion(self, cfg: Any) -> Any:
-        """Build a criterion as fairseq does, and record its ``source_needs`` and ``target_needs``.
+        """Build a criterion as fairseq does, and record its ``target_needs``.
 
         A criterion may have its own order of training batches: its ``epoch_iterator(base)`` replaces the task's
         iterator over epochs.
@@ -208,14 +208,14 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: the criterion does not fit the model
         """
-        check_one_shard(self.cfg)
         self._criterion_built = True
         criterion = super().build_criterion(cfg)
-        check_criterion(criterion, self._traits)
+        check_criterion(criterion, self._model)
         self._reorder = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, but its losses need what training needs.
-        self.add_need("source", self._traits.training_needs | getattr(criterion, "source_needs", NOTHING))
-        self.add_need("target", self._traits.target_training_needs | getattr(criterion, "target_needs", NOTHING))
+        self.add_need("source", getattr(self._model, "training_needs", NOTHING))
+        of_model = getattr(self._model, "target_training_needs", NOTHING)
+        self.add_need("target", of_model | getattr(criterion, "target_needs", NOTHING))
         return criterion
 
     def needs(self, side: str) -> frozenset[str] | None:
@@ -231,7 +231,7 @@ class SyntaxTranslationTask(TranslationTask):
     def state_dict(self) -> dict[str, Any]:
         """fairseq's, with fingerprints of dictionaries and segmentations, and how the source was parsed."""
         parsed_with = dict(self.directory.parsed_with("source") or {})
-        return {**super().state_dict(), **self._vocabularies.recorded(), "source_parsed_with": parsed_with}
+        return {**super().state_dict(), **self._vocabularies.recorded, "source_parsed_with": parsed_with}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """fairseq's.
@@ -248,8 +248,6 @@ class SyntaxTranslationTask(TranslationTask):
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
         """Check that training can resume from a checkpoint, or start from its parameters.
-
-        It must have the model's architecture, and its ids must mean the words and labels of the data.
 
         Args:
             state: the checkpoint

@@ -718,9 +718,9 @@ def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[
 
 HEAD = """# Which options of fairseq work with which system
 
-Nearly all fairseq options work with all systems; the errors of the others name an alternative. `make ways` wrote this
-page: it trains a tiny model of each system with each option on a CPU and translates with it. An option works if all
-commands succeed and every sentence is translated.
+Nearly all fairseq options work with all systems; the others end in an error. `make ways` wrote this page:
+it trains a tiny model of each system with each option on a CPU and translates with it. An option works if all commands
+succeed and every sentence is translated.
 """
 
 

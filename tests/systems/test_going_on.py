@@ -98,14 +98,14 @@ def test_a_damaged_checkpoint_is_an_error_whatever_reading_it_meets(tmp_path):
     for zipped in (True, False):
         torch.save(state, file, _use_new_zipfile_serialization=zipped)
         whole = file.read_bytes()
-        assert checkpoints.without_numbers(str(file))["args"] == 1
+        assert checkpoints.load_mapped(str(file))["args"] == 1
         for length in range(0, len(whole), 7):
             file.write_bytes(whole[:length])
             with data_error(path="c.pt"):
-                checkpoints.without_numbers(str(file))
+                checkpoints.load_mapped(str(file))
     torch.save({"x": random.Random(1)}, file)  # whole, and of a type that is not on the list
     with data_error(path="c.pt"):
-        checkpoints.without_numbers(str(file))
+        checkpoints.load_mapped(str(file))
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,3 @@ def test_each_process_by_itself_is_refused(toy, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with data_error("torchrun"):
         toy_data.train(toy.data, tmp_path, **SHORT)
-
-
-def test_adaptive_loss_wants_its_output_layer(toy, tmp_path):
-    with data_error("--adaptive-softmax-cutoff"):
-        toy_data.train(
-            toy.data, tmp_path, criterion="adaptive_loss", label_smoothing=None, ddp_backend="legacy_ddp", **SHORT
-        )

@@ -176,13 +176,6 @@ def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
     with pytest.raises(SyntaxDataError) as refused:
         toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 1.5, max_epoch=1)
     assert refused.value.option == "--parse-dropout"
-    for arch, *more in (
-        ("transformer",),
-        ("supervised_head_transformer", "--criterion", "supervised_head"),
-        ("lisa_transformer", "--lisa-gold", "--criterion", "supervised_head"),  # given parents at inference alone
-    ):
-        with data_error("--parse-dropout"):
-            toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 0.5, *more, max_epoch=1, arch=arch)
 
 
 class Picky:

@@ -38,8 +38,6 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(SyntaxDataError):
         generate(toy, trained, "--num-shards", 2, "--shard-id", 2)
-    with pytest.raises(SyntaxDataError):
-        fairseq("validate", toy.data, "--path", trained, *TASK, "--valid-subset", "valid", "--num-shards", 2)
 
 
 def test_alignments_of_scored_references_are_those_of_words(toy, trained):
@@ -146,10 +144,8 @@ def test_languages_with_a_hyphen(toy, tmp_path):
 
 
 @pytest.mark.slow
-def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_path):
+def test_bleu_of_nothing_is_0(toy, tmp_path):
     bleu = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
-    with pytest.raises(SyntaxDataError):
-        toy_data.train(toy.data, tmp_path / "a", *bleu)
     nothing = ["--eval-bleu", "--eval-bleu-args", '{"max_len_b": 1, "min_len": 0, "beam": 1}', "--lr", "1e-9"]
     toy_data.train(toy.data, tmp_path / "b", *bleu, *nothing, lr=None, max_epoch=1)
     assert (tmp_path / "b/checkpoint_best.pt").exists()
@@ -158,12 +154,8 @@ def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_
 def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     with pytest.raises(AssertionError, match="max_tokens"):  # fairseq's own, which commands show as one line
         toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
-    with pytest.raises(SyntaxDataError) as error:
+    with pytest.raises(FileNotFoundError, match="Dataset not found"):
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
-    assert "--dataset-impl" in error.value.hint
-    with pytest.raises(SyntaxDataError) as error:
-        interactive(toy.data, tmp_path / "none.pt", [], "--syntax-input", "conllu", "--constraints")
-    assert error.value.option == "--constraints"
     with pytest.raises(SyntaxDataError):
         generate(toy, trained, "--print-step")
     with pytest.raises(SyntaxDataError):

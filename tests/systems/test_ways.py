@@ -60,11 +60,6 @@ def test_what_is_not_to_be_is_refused_or_said_not_to_be_there(bench):
     refused = ways.run(bench, "pascal", "`--truncate-source --max-source-positions 12`")
     assert refused.kind == "refused" and "--truncate-source" in refused.why
     assert ways.run(bench, "dlaa (hard)", "`--encoder-layerdrop 0.5`").kind == "–"
-    given_links = "`--load-alignments --criterion label_smoothed_cross_entropy_with_alignment`"
-    refused = ways.run(bench, "sdrnmt1", given_links)
-    assert refused.kind == "refused" and "--criterion" in refused.why
-    for way in ("`--ddp-backend fully_sharded`", "`--bf16`"):
-        assert ways.run(bench, "lisa", way).kind == "refused"
 
 
 def test_several_processes_without_a_gpu(monkeypatch):
