@@ -22,7 +22,7 @@ COMMAND = Command(__doc__, "data", ARGUMENTS, step=6, needs_fairseq=True)
 
 def main(args: Namespace) -> int:
     from fairseq_syntax.corpus.store.reader import SyntaxStore
-    from fairseq_syntax.data.report import Tokens, check, check_directory, describe, example, find_stores, report
+    from fairseq_syntax.data.report import Tokens, check, check_directory, example, find_stores, report
 
     failed = False
     if args.check and os.path.isdir(args.path):
@@ -36,7 +36,7 @@ def main(args: Namespace) -> int:
             tokens = Tokens(path)
         except SyntaxDataError as error:  # a store can be inspected without its tokens
             missing = str(error)
-        print(report(describe(store), args.label_groups))
+        print(report(store, args.label_groups))
         for sentence in sentence_numbers(args) or ([1] if len(store) else []):
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:

@@ -54,9 +54,6 @@ class LaSynEMCriterion(FairseqCriterion):
     The loss is minus the lower bound (8), which is tight after the E-step, plus lambda times the tag loss. It logs, in
     bits per token, ``nll_loss`` of the words (tags are summed out), with ``ppl``, both comparable with a plain
     Transformer's; ``tag_loss``; and ``tag_accuracy``, the percentage of tags that P(z) predicts without the word.
-
-    Attributes:
-        target_needs: what the batch must contain of the target's syntax
     """
 
     takes_system_losses = True
@@ -77,6 +74,7 @@ class LaSynEMCriterion(FairseqCriterion):
         self._em_steps = em_steps
         self._checked: LaSynDecoder | None = None  # the decoder whose tags were compared with the data's
         self.observed_updates = observed_updates
+        # What the batch must contain of the target's syntax.
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
     def forward(self, model, sample, reduce=True):
@@ -85,9 +83,8 @@ class LaSynEMCriterion(FairseqCriterion):
 
         decoder, target = model.decoder, sample["target"]
         if not isinstance(decoder, LaSynDecoder):
-            raise SyntaxDataError(
-                "lasyn_em trains lasyn models", option="--criterion", hint="use --arch lasyn_transformer"
-            )
+            hint = "use --arch lasyn_transformer"
+            raise SyntaxDataError("lasyn_em trains lasyn models", option="--criterion", hint=hint)
         features, extra = model(**sample["net_input"], features_only=True)
         # The number of tokens is known, so the host does not wait for the device.
         real = places_of(target.ne(self.padding_idx), sample["ntokens"])

@@ -41,14 +41,21 @@ class SyntaxBatch:
         syntax: the syntax in the batch, packed or not, on the device of ``tokens``
         tokens: [B, T] int64, the padded tokens of the parsed side; each sentence ends in ``</s>``
         pad: the padding index
+
+    Attributes:
+        n_pieces, n_words: [B] int64, the number of pieces (without ``</s>``) and of words in each sentence
+        pieces: [W] int64, the number of pieces of each word
+        word_deprel: [W] int64, the dependency label id of each word
+        parsed: [B] bool, False for sentences without a parse, or treated as such; None if all have one
     """
 
     def __init__(self, syntax: BatchSyntax, tokens: Tensor, pad: int) -> None:
-        self.flat = unpack(syntax)
-        self.size = tokens.size()
-        self.device = tokens.device
+        self.flat = flat = unpack(syntax)
         self.tokens, self._pad = tokens, pad
-
+        self.size, self.device = tokens.size(), tokens.device
+        self.n_pieces, self.n_words = flat.n_pieces.long(), flat.n_words.long()
+        self.pieces, self.word_deprel = flat.pieces.long(), flat.deprel.long()
+        self.parsed = None if flat.parsed is None else flat.parsed.bool()
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
@@ -56,13 +63,6 @@ class SyntaxBatch:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
-
-    # -- sentences without a parse ---------------------------------------------------------------------------------
-
-    @property
-    def parsed(self) -> Tensor | None:
-        """[B] bool: False for sentences without a parse, or treated as such; None if all have one."""
-        return None if self.flat.parsed is None else self.flat.parsed.bool()
 
     @cached_property
     def for_readers(self) -> SyntaxBatch:
@@ -89,16 +89,6 @@ class SyntaxBatch:
         return SyntaxBatch(flat, self.tokens, self._pad)
 
     # -- where things are ------------------------------------------------------------------------------------------
-
-    @cached_property
-    def n_pieces(self) -> Tensor:
-        """[B] int64: the number of pieces in each sentence, without ``</s>``."""
-        return self.flat.n_pieces.long()
-
-    @cached_property
-    def n_words(self) -> Tensor:
-        """[B] int64: the number of words in each sentence."""
-        return self.flat.n_words.long()
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -139,11 +129,6 @@ class SyntaxBatch:
     # -- words, flat over the batch --------------------------------------------------------------------------------
 
     @cached_property
-    def pieces(self) -> Tensor:
-        """[W] int64: the number of pieces of each word."""
-        return self.flat.pieces.long()
-
-    @cached_property
     def pieces_so_far(self) -> Tensor:
         """[W] int64: the number of pieces in the batch up to and including each word."""
         return self.pieces.cumsum(0)
@@ -174,19 +159,9 @@ class SyntaxBatch:
         return self.pieces_so_far - self.pieces + (self.start - self.pieces_before)[self.batch_of_word]
 
     @cached_property
-    def word_middle(self) -> Tensor:
-        """[W] float32: the mean column of each word's pieces, which may be a half."""
-        return self.word_start + (self.pieces - 1) / 2
-
-    @cached_property
     def parent(self) -> Tensor:
         """[W] int64: the flat index of each word's parent; a root is its own parent."""
         return self.flat.head.long() + self.first_word[self.batch_of_word]
-
-    @cached_property
-    def word_deprel(self) -> Tensor:
-        """[W] int64: the dependency label id of each word."""
-        return self.flat.deprel.long()
 
     # -- pieces, padded --------------------------------------------------------------------------------------------
 
@@ -199,14 +174,10 @@ class SyntaxBatch:
         return word.masked_fill(~self.real, -1)
 
     def of_word(self, per_word: Tensor, other: Tensor | float) -> Tensor:
-        """Spread a value per word over the word's pieces.
+        """Spread a value per word [W] over the word's pieces: [B, T] of its dtype.
 
         Args:
-            per_word: [W]
             other: the value for ``</s>`` and padding, a number or a tensor [B, T]
-
-        Returns:
-            [B, T] of ``per_word``'s dtype
         """
         if not per_word.numel():  # a batch of empty lines has nothing to spread or to index
             per_word = per_word.new_zeros(1)
@@ -218,7 +189,8 @@ class SyntaxBatch:
     @cached_property
     def parent_middle(self) -> Tensor:
         """[B, T] float32: the middle column of each piece's parent word; for ``</s>`` and padding, their own."""
-        return self.of_word(self.word_middle[self.parent], self.column)
+        middle = self.word_start + (self.pieces - 1) / 2
+        return self.of_word(middle[self.parent], self.column)
 
     @cached_property
     def parent_first(self) -> Tensor:
@@ -258,9 +230,7 @@ class SyntaxBatch:
         """Expand arcs between words to arcs from every piece of the dependent to every piece of the head.
 
         Args:
-            sentence: [A] int64, the batch row
-            dependent, head: [A] int64, the 0-based word within the sentence
-            label: [A] int64
+            sentence, dependent, head, label: [A] int64, the batch row, the 0-based words within it, and the label
             prob: [A] float
             total: the number of arcs after expansion, if the host knows it
         """
@@ -283,11 +253,7 @@ class SyntaxBatch:
 
     @property
     def arcs(self) -> FlatArcs[Tensor]:
-        """The parser's labelled distribution between words.
-
-        Raises:
-            ValueError: the batch contains only trees (models that need arcs declare it)
-        """
+        """The parser's labelled distribution between words; ValueError in a batch of trees only."""
         if self.flat.arcs is None:
             raise ValueError("a batch of trees only")
         return self.flat.arcs
@@ -308,14 +274,9 @@ class SyntaxBatch:
     @cached_property
     def tree_arcs(self) -> PieceArcs:
         """The 1-best tree as labelled piece arcs with probability 1; a root points to itself."""
-        ones = torch.ones(self.pieces.numel(), device=self.device)
+        head, ones = self.flat.head.long(), torch.ones(self.pieces.numel(), device=self.device)
         return self.expand_arcs(
-            self.batch_of_word,
-            self.word_in_sentence,
-            self.flat.head.long(),
-            self.word_deprel,
-            ones,
-            self.flat.n_tree_arcs,
+            self.batch_of_word, self.word_in_sentence, head, self.word_deprel, ones, self.flat.n_tree_arcs
         )
 
 
@@ -325,13 +286,9 @@ def exclusive_cumsum(counts: Tensor) -> Tensor:
 
 
 def places_of(mask: Tensor, count: int) -> Tensor:
-    """The indices at which ``mask`` is True: [count] int64, ascending.
+    """The flat indices [count] int64 at which ``mask`` (bool, any shape) is True ``count`` times, ascending.
 
     Like ``nonzero``, but without synchronizing with the device, since the host knows the number.
-
-    Args:
-        mask: bool, any shape
-        count: the number of True elements
     """
     mask = mask.flatten()
     # All False elements go to one extra place, which is dropped.

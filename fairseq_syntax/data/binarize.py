@@ -24,6 +24,7 @@ from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, segmentation_path, tokens_fingerprint
+from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
@@ -55,8 +56,6 @@ class Summary:
         if self.arcs:
             text += f", {self.arcs} arcs ({self.arcs / self.words:.2f} a word, mean mass {self.mass / self.words:.4f})"
         if self.label_mass:
-            from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
-
             name = built_in_for(self.label_mass)
             coverage = read_label_groups(name).coverage(self.label_mass)
             text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): {coverage}"
@@ -70,9 +69,7 @@ def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None)
         pieces = row.split()
         counts = [token.pieces or 1 for token in line.tokens]
         if len(pieces) != sum(counts):
-            hint = f"is {parse} the parse of this text?"
-            if all(token.pieces is None for token in line.tokens):
-                hint = f"write both files with fairseq-syntax segment; {parse} has no Pieces="
+            hint = f"is {parse} the parse of this text, and were both written by fairseq-syntax segment?"
             message = f"{len(pieces)} pieces, but the parse has {sum(counts)}"
             raise SyntaxDataError(message, path=tokens, line=number, hint=hint)
         if segmenter is not None:
@@ -112,9 +109,8 @@ def binarize(
         parse: its CoNLL-U file
         out: the path of the store
         labels: the inventory, which grows unless frozen
-        lang: the language of this side
         dictionary: ``dict.LANG.txt`` of the token dataset
-        workers: the number of processes, or the workers of a cluster; the store does not depend on them
+        workers: the number of processes, or the workers of a cluster
 
     Raises:
         SyntaxDataError: the input is invalid; nothing is written
@@ -124,7 +120,7 @@ def binarize(
     inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
     made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
     step = Step((Path(out),), fingerprint("binarize", layout.VERSION, lang, made_from, labels.labels, labels.frozen))
-    with_arcs = _has_arcs(parse)
+    with_arcs = next((line.arcs is not None for line in read_conllu(parse) if line.words), False)
     metadata = {
         "lang": lang,
         "dictionary_fingerprint": made_from[2],
@@ -156,11 +152,9 @@ def binarize(
 def _store_part(
     segmenter: Segmenter | None, names: dict[str, list[str]] | None, with_arcs: bool, parts: tuple[TextPart, ...]
 ) -> Made:
-    """Make the record batch of a part. Label ids refer to the part's own inventory, which is stored in its note.
+    """Make the record batch of a part, of the pieces and of their parse.
 
-    Args:
-        names: the labels of a frozen inventory, whose ids are used
-        parts: the parts of the pieces and of their parse
+    Label ids refer to the part's own inventory, which is stored in its note, or to ``names`` of a frozen one.
     """
     text, parses = parts
     labels = LabelInventory(names, frozen=names is not None)
@@ -249,14 +243,12 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
         return
     about, here = segmentation_path(os.path.dirname(tokens[0]), lang), segmenter.note
     for path in tokens:
-        made = read_record(path)
-        if made is None:
+        if (made := read_record(path)) is None:
             continue
-        if made.get("outputs") is None:
-            raise SyntaxDataError(
-                "was not finished when segment was interrupted", path=path, hint="give the command again"
-            )
-        note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
+        if made["outputs"] is None:
+            message = "was not finished when segment was interrupted"
+            raise SyntaxDataError(message, path=path, hint="give the command again")
+        note, digest = made["note"], made["outputs"].get(os.path.basename(path))
         # The record does not apply to a file that has changed since.
         if any(note.get(name, value) != value for name, value in here.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(
@@ -271,7 +263,3 @@ def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
     segmenter = segmentation_of(source_dir, lang)
     if segmenter is not None and os.path.abspath(source_dir) != os.path.abspath(data_dir):
         segmenter.save(os.path.join(data_dir, f"segmentation.{lang}"))
-
-
-def _has_arcs(parse: str) -> bool:
-    return next((line.arcs is not None for line in read_conllu(parse) if line.words), False)

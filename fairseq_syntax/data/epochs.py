@@ -3,9 +3,10 @@
 fairseq's iterator has three shortcomings. It forms the batches by the epoch in which a run was started, so a run
 resumed in epoch 2 has other batches. It treats an update that ends in a filler as a filler, so the other batches of the
 update have no effect. And a resumed run needs the same number of processes and the same ``--update-freq``. Here,
-batches are always formed as in epoch 1, fillers come first in their update, and a checkpoint records the meaning of its
-position and the sentences that were trained on. If batches are formed differently (``--max-tokens``, ``--batch-size``)
-or have another order (``--seed``), a resumed run continues with the remaining sentences.
+batches are always formed as in epoch 1, fillers come first in their update, and a checkpoint records the sentences that
+were trained on. If a resumed run has other batches (``--max-tokens``, ``--batch-size``), another order of them
+(``--seed``) or other updates (``--update-freq``, K, the number of processes), it continues with the remaining
+sentences.
 
 For LaSyn, each group of batches is repeated K times (K optimizer steps per batch, Algorithm 1). A group contains the
 batches of one update (``--update-freq``). Its K visits are ordinary updates of fairseq's trainer, each with its own
@@ -48,14 +49,6 @@ def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: 
     return out
 
 
-def _visited(position: int, repeats: int, group: int) -> int:
-    """The batches that were trained on ``repeats`` times before a position in an epoch.
-
-    A group in the middle of its visits does not count; a resumed run visits it as often as the others.
-    """
-    return position if repeats == 1 else position // (repeats * group) * group
-
-
 class TrainingBatches(EpochBatchIterator):
     """fairseq's epoch iterator, which repeats each group of batches K times.
 
@@ -67,32 +60,20 @@ class TrainingBatches(EpochBatchIterator):
     """
 
     def __init__(self, base: EpochBatchIterator, epoch: int, groups: Sequence[int], repeats: int = 1) -> None:
-        super().__init__(
-            dataset=base.dataset,
-            collate_fn=base.collate_fn,
-            batch_sampler=base.batch_sampler if callable(base.batch_sampler) else base.frozen_batches,
-            seed=base.seed,
-            num_shards=base.num_shards,
-            shard_id=base.shard_id,
-            num_workers=base.num_workers,
-            epoch=epoch,
-            buffer_size=base.buffer_size,
-            timeout=base.timeout,
-            disable_shuffling=base.disable_shuffling,
-            grouped_shuffling=base.grouped_shuffling,
-            reuse_dataloader=base.reuse_dataloader,
-            persistent_workers=base.persistent_workers,
-        )
+        same = "dataset collate_fn seed num_shards shard_id num_workers buffer_size timeout disable_shuffling"
+        same += " grouped_shuffling reuse_dataloader persistent_workers"
+        sampler = base.batch_sampler if callable(base.batch_sampler) else base.frozen_batches
+        options = {name: getattr(base, name) for name in same.split()}
+        super().__init__(batch_sampler=sampler, epoch=epoch, **options)
         self.shard_id: int
         self.repeats, self.groups = repeats, list(groups) or [1]
         self.skip_remainder = base.skip_remainder_batch
-        self._done: tuple[int, np.ndarray] | None = (
-            None  # an epoch, and for each sentence whether it was trained on already
-        )
+        # An epoch, and for each sentence whether it was trained on already.
+        self._done: tuple[int, np.ndarray] | None = None
 
     @property
     def frozen_batches(self) -> tuple[Any, ...]:
-        """fairseq's batches; in an epoch resumed with another batch size, without sentences already trained on."""
+        """fairseq's batches, in an epoch of which only the rest is trained without sentences already trained on."""
         batches = super().frozen_batches
         if self._done is None or self._done[0] != self.epoch:
             return batches
@@ -105,10 +86,7 @@ class TrainingBatches(EpochBatchIterator):
         return self.groups[min(epoch, len(self.groups)) - 1]
 
     def __len__(self) -> int:
-        return self._length(self.epoch)
-
-    def _length(self, epoch: int) -> int:
-        return len(self._by_update([[0]] * super().__len__(), epoch))
+        return len(self._by_update([[0]] * super().__len__(), self.epoch))
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """The batches of this shard in training order."""
@@ -120,79 +98,65 @@ class TrainingBatches(EpochBatchIterator):
         return by_update(batches, self.repeats, self.group(epoch), self.skip_remainder)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch, with K, ``--update-freq`` and the number of processes.
+        """The position in the epoch.
 
         Within an epoch, it also contains ``cutting``, a fingerprint of the batches and their order, and ``done`` [N]
         bool: whether each sentence was trained on in this epoch.
         """
         state = super().state_dict()
-        state |= {"repeats": self.repeats, "group": self.group(state["epoch"]), "num_shards": self.num_shards}
         if state["iterations_in_epoch"]:
             done = self._trained_on(state["epoch"], state["iterations_in_epoch"])
             state |= {"cutting": self._cutting(), "done": torch.from_numpy(done)}
         return state
 
     def _cutting(self) -> str:
-        """A fingerprint of the epoch's batches and their order."""
-        digest = xxhash.xxh3_64(repr((self.seed, self.disable_shuffling, self.grouped_shuffling)).encode())
+        """A fingerprint of the epoch's batches, their order, and their division into updates and processes."""
+        order = self.seed, self.disable_shuffling, self.grouped_shuffling
+        updates = self.repeats, self.group(self.epoch), self.num_shards, self.skip_remainder
+        digest = xxhash.xxh3_64(repr((order, updates)).encode())
         batches = self.frozen_batches
         digest.update(np.array([len(batch) for batch in batches], np.int64).tobytes())
         digest.update(np.fromiter(chain.from_iterable(batches), np.int64).tobytes())
         return digest.hexdigest()
 
     def _trained_on(self, epoch: int, position: int) -> np.ndarray:
-        """[N] bool: the sentences that all processes together have trained on K times before a position."""
+        """[N] bool: the sentences that all processes together have trained on K times before a position.
+
+        A group in the middle of its visits does not count; a resumed run visits it as often as the others.
+        """
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
-        batches, shard = _visited(position, self.repeats, self.group(epoch)), int(self.shard_id)
+        group, shard = self.group(epoch), int(self.shard_id)
+        visited = position if self.repeats == 1 else position // (self.repeats * group) * group
         try:
             for number in range(self.num_shards):
                 self.shard_id = number
-                for batch in super().ordered_batches(epoch, False, self.shuffle)[:batches]:
+                for batch in super().ordered_batches(epoch, False, self.shuffle)[:visited]:
                     done[batch] = True
         finally:
             self.shard_id = shard
         return done
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume at the position of a checkpoint.
+        """Resume at the position of a checkpoint or, if the batches or updates differ, with the sentences not yet done.
 
-        With another K, ``--update-freq`` or number of processes, it resumes at the group of batches where the run
-        stopped, so that none is left out; some batches of this group may be repeated. If this is the end of the epoch,
-        it resumes at the next one. If the batches differ, it resumes with the sentences not yet trained on.
+        If nothing remains of the epoch, it resumes at the next one.
 
         Raises:
             SyntaxDataError: the number of sentences differs
         """
-        self._done = None
-        self.epoch = state_dict["epoch"]
-        if "cutting" in state_dict and state_dict["cutting"] != self._cutting():
-            state_dict = self._go_on_with_the_rest(state_dict)
-        group = self.group(state_dict["epoch"])
-        epoch, position = state_dict["epoch"], state_dict.get("iterations_in_epoch", 0)
-        repeats, group_before = state_dict.get("repeats", 1), state_dict.get("group", group)
-        shards = state_dict.get("num_shards") or self.num_shards
-        if (repeats, group_before, shards) != (self.repeats, group, self.num_shards):
-            batches = _visited(position, repeats, group_before) * shards // self.num_shards
-            position = batches // group * group * self.repeats
-            if position >= self._length(epoch):  # --skip-remainder-batch now leaves out another remainder
-                epoch, position = epoch + 1, 0
-        # fairseq counts iterations_in_epoch in batches of this process.
-        super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})
-        if epoch != state_dict["epoch"]:
-            self.dataset.set_epoch(epoch)  # fairseq does this only between epochs
-
-    def _go_on_with_the_rest(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Restart the epoch without the sentences that were already trained on."""
-        done = state_dict["done"].numpy()
-        if len(done) != len(self.dataset):
-            raise SyntaxDataError(
-                f"the checkpoint is of the middle of an epoch of {len(done)} sentences, and these data have "
-                f"{len(self.dataset)}",
-                hint="give --reset-dataloader to begin an epoch, or --finetune-from-model to begin a training",
-            )
-        self._done = self.epoch, done
-        if self.frozen_batches:
-            return {**state_dict, "iterations_in_epoch": 0}
-        self._done = None  # the epoch was finished
-        return {**state_dict, "epoch": self.epoch + 1, "iterations_in_epoch": 0}
+        self._done, self.epoch = None, state_dict["epoch"]
+        if "done" in state_dict and state_dict["cutting"] != self._cutting():
+            done = state_dict["done"].numpy()
+            if len(done) != len(self.dataset):
+                raise SyntaxDataError(
+                    f"the checkpoint is of the middle of an epoch of {len(done)} sentences, and these data have "
+                    f"{len(self.dataset)}",
+                    hint="give --reset-dataloader to begin an epoch, or --finetune-from-model to begin a training",
+                )
+            self._done = self.epoch, done
+            state_dict = {**state_dict, "iterations_in_epoch": 0}
+            if not len(self):
+                self._done, state_dict["epoch"] = None, self.epoch + 1
+                self.dataset.set_epoch(self.epoch + 1)  # fairseq does this only between epochs
+        super().load_state_dict(state_dict)

@@ -44,14 +44,13 @@ def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers =
 
     Args:
         parses: CoNLL-U files, in the order of the texts
-        out: the file to write
         workers: the number of processes, or the workers of a cluster
 
     Returns:
         the number of labels of each column
 
     Raises:
-        SyntaxDataError: the input is invalid, or the inventory cannot be written
+        SyntaxDataError: the input is invalid
     """
 
     def merge(made: MadeParts) -> dict[str, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from fairseq_syntax.data.labels import ROOT_LABEL
 from fairseq_syntax.errors import SyntaxDataError
@@ -22,17 +23,11 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of some data's labels a map covers, in probability mass or number of labels.
+    """How much of some data's labels a map covers, in probability mass or number of labels."""
 
-    Attributes:
-        kept: for each group, in the order of the map
-        left_out: for each label that belongs to no group
-        unknown: for each label that the map does not list
-    """
-
-    kept: dict[str, float]
-    left_out: dict[str, float]
-    unknown: dict[str, float]
+    kept: dict[str, float]  # for each group, in the order of the map
+    left_out: dict[str, float]  # for each label that belongs to no group
+    unknown: dict[str, float]  # for each label that the map does not list
 
     @property
     def total(self) -> float:
@@ -62,25 +57,17 @@ class Coverage:
 
 @dataclass(frozen=True)
 class LabelGroups:
-    """A map from labels to groups.
+    """A map from labels to groups."""
 
-    Attributes:
-        names: the names of the groups, in the order of the heads
-        members: the labels of each group
-        left_out: labels that belong to no group
-        source: the origin of the map, for messages
-    """
+    names: tuple[str, ...]  # of the groups, in the order of the heads
+    members: tuple[tuple[str, ...], ...]  # the labels of each group
+    left_out: frozenset[str] = frozenset()  # labels that belong to no group
+    source: str = "label groups"  # the origin of the map, for messages
 
-    names: tuple[str, ...]
-    members: tuple[tuple[str, ...], ...]
-    left_out: frozenset[str] = frozenset()
-    source: str = "label groups"
-    _group: dict[str, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
+    @cached_property
+    def _group(self) -> dict[str, int]:
         group = dict.fromkeys(self.left_out, NO_GROUP)
-        group.update({label: i for i, labels in enumerate(self.members) for label in labels})
-        object.__setattr__(self, "_group", group)
+        return group | {label: i for i, labels in enumerate(self.members) for label in labels}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -125,8 +112,8 @@ class LabelGroups:
         coverage = self.coverage(labels)
         maps = {name: read_label_groups(name) for name in BUILT_IN}
         better = built_in_for(Counter(labels))
-        built_in = any(self.members == other.members for other in maps.values())
-        if built_in and maps[better].coverage(labels).unknown_share < coverage.unknown_share:
+        is_built_in = any(self.members == other.members for other in maps.values())
+        if is_built_in and maps[better].coverage(labels).unknown_share < coverage.unknown_share:
             hint = f"{better} knows more of them"
         elif coverage.unknown_share > 0.5:
             hint = f"one of {', '.join(BUILT_IN)}, or the name of a file"
@@ -142,15 +129,11 @@ class LabelGroups:
 
 
 def read_label_groups(name_or_path: str) -> LabelGroups:
-    """Read a group file, or a built-in map by its name (``ud``, ``stanford``).
-
-    Raises:
-        SyntaxDataError: the file does not exist, or a line is invalid
-    """
+    """Read a group file, or a built-in map by its name (``ud``, ``stanford``). Raises SyntaxDataError."""
     path = name_or_path
     if name_or_path in BUILT_IN:
         path = os.path.join(os.path.dirname(__file__), f"label_groups_{name_or_path}.txt")
-    if not os.path.exists(path):
+    elif not os.path.exists(path):
         raise SyntaxDataError("no such file of label groups", path=path, hint=f"or {', '.join(BUILT_IN)}")
     return parse_label_groups("\n".join(read_lines(path)), path)
 

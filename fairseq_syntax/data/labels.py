@@ -8,6 +8,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.store.schema import WORD_LIMITS
@@ -49,27 +50,27 @@ class LabelInventory:
 
     def id(self, column: str, label: str) -> int:
         """The id of a label; new labels are added unless the inventory is frozen, and unknown ones are counted."""
-        number = self._ids[column].get(label)
-        if number is not None:
-            return number
+        ids, names = self._ids[column], self.labels[column]
+        if label in ids:
+            return ids[label]
         if label == "_":  # a missing label does not count as an unknown one, for which there is a warning
             return 0
         if self.frozen:
             self.unknown[f"{column}={label}"] += 1
             return 0
-        if len(self.labels[column]) > WORD_LIMITS[column]:
+        if len(names) > WORD_LIMITS[column]:
             raise SyntaxDataError(
                 f"{column} {label!r} exceeds the limit: a store has room for {WORD_LIMITS[column]} different ones",
                 hint="are these labels, or something else in their column?",
             )
-        self.labels[column].append(label)
-        self._ids[column][label] = len(self.labels[column]) - 1
-        return self._ids[column][label]
+        ids[label] = len(names)
+        names.append(label)
+        return ids[label]
 
     def ids(self, column: str, labels: Sequence[str]) -> list[int]:
         """Like :meth:`id`, for several labels."""
-        numbers = self._ids[column]
-        return [numbers[label] if label in numbers else self.id(column, label) for label in labels]
+        known = self._ids[column]
+        return [known[label] if label in known else self.id(column, label) for label in labels]
 
     def add(self, labels: Mapping[str, Sequence[str]]) -> None:
         """Assign ids to new labels, given by column."""
@@ -84,40 +85,28 @@ class LabelInventory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory atomically as JSON."""
         options = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
-        write_json(path, {**self.labels, **options})
+        write_json(path, self.labels | options)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:
         """Read an inventory, which is then frozen. Raises SyntaxDataError if it is missing or invalid."""
         try:
-            with open(path, encoding="utf-8") as f:
-                labels = json.load(f)
-        except FileNotFoundError as e:
-            raise SyntaxDataError("there is no label inventory", path=path, hint="binarize the training data") from e
-        except (OSError, ValueError) as e:
-            raise SyntaxDataError(f"not a label inventory: {e}", path=path) from e
-        good = isinstance(labels, dict) and all(
-            isinstance(labels.get(c), list)
-            and labels[c][:1] == [UNKNOWN]
-            and all(isinstance(name, str) for name in labels[c])
-            and len(set(labels[c])) == len(labels[c])
-            for c in COLUMNS
-        )
-        if not good:
-            raise SyntaxDataError(
-                f"not a label inventory: expected lists of distinct names for {', '.join(COLUMNS)}", path=path
-            )
-        before = labels.get("parsed_with")
-        return cls(labels, frozen=True, parsed_with=before if isinstance(before, dict) else None)
+            labels = json.loads(Path(path).read_text(encoding="utf-8"))
+            for names in (labels[column] for column in COLUMNS):
+                if names[0] != UNKNOWN or not all(isinstance(n, str) for n in names) or len({*names}) < len(names):
+                    raise ValueError(f"expected lists of distinct names that begin with {UNKNOWN}")
+        except FileNotFoundError as error:
+            message = "there is no label inventory"
+            raise SyntaxDataError(message, path=path, hint="binarize the training data") from error
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise SyntaxDataError(f"not a label inventory: {error!r}", path=path) from error
+        return cls(labels, frozen=True, parsed_with=labels.get("parsed_with"))
 
     def note_parse(self, path: str, *, may_differ: bool = False) -> None:
         """Record the parser's options of a file, which must be the same for all texts of a model.
 
-        Args:
-            may_differ: warn about different options instead of raising an error
-
         Raises:
-            SyntaxDataError: the first text was parsed with other options or models
+            SyntaxDataError: the first text was parsed with other options or models; a warning if they ``may_differ``
         """
         from fairseq_syntax.corpus.header import parse_differences, parsed_with
 

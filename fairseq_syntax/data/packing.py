@@ -23,12 +23,11 @@ __all__ = ["BatchSyntax", "PackedSyntax", "in_one_transfer", "pack", "target_syn
 class Layout:
     """The layout of a packed tensor, and values that only the host needs."""
 
+    sizes: dict[str, int]  # the number of elements of each array, in the order of the tensor
     lengths: Lengths
     heads: np.ndarray  # [W] int32, as in FlatSyntax
     n_tree_arcs: int | None
-    n_arcs: int | None  # the number of arcs in the batch; None without distributions
     n_piece_arcs: int | None
-    has_parsed: bool
     begin: int = 0  # the number of preceding elements of the tensor, which belong to the other side
 
 
@@ -50,28 +49,23 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
 
     fairseq pins and copies the tensors of a batch one by one. With ``--fp16`` it would cast float32 tensors to half
     precision; packed probabilities are bytes of an int32 tensor, so they are not cast.
-
-    Raises:
-        ValueError: an array does not have four bytes per element
     """
-    named = [(name, getattr(flat, name)) for name in ("n_pieces", "n_words", *WORD_FIELDS)]
+    arrays = {name: getattr(flat, name) for name in ("n_pieces", "n_words", *WORD_FIELDS)}
     arcs = flat.arcs
     if arcs is not None:
-        named += [(name, getattr(arcs, name)) for name in ARC_FIELDS]
+        arrays |= {f"arcs.{name}": getattr(arcs, name) for name in ARC_FIELDS}
     if flat.parsed is not None:
-        named.append(("parsed", flat.parsed))
-    for name, array in named:
-        if array.dtype != (np.float32 if name == "prob" else np.int32):
-            raise ValueError(f"arrays of four bytes an element wanted: {name} has {array.dtype}")
+        arrays["parsed"] = flat.parsed
+    kinds = {"arcs.prob": np.float32}
+    four_bytes = [array.astype(kinds.get(name, np.int32), copy=False).view(np.int32) for name, array in arrays.items()]
     return {
-        "packed": torch.from_numpy(np.concatenate([array.view(np.int32) for _, array in named])),
+        "packed": torch.from_numpy(np.concatenate(four_bytes)),
         "layout": Layout(
+            sizes={name: len(array) for name, array in arrays.items()},
             lengths=Lengths(flat.n_pieces, flat.n_words),
             heads=flat.head,
             n_tree_arcs=flat.n_tree_arcs,
-            n_arcs=None if arcs is None else len(arcs.prob),
             n_piece_arcs=None if arcs is None else arcs.n_piece_arcs,
-            has_parsed=flat.parsed is not None,
         ),
     }
 
@@ -102,23 +96,16 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     """Unpack a batch's syntax: numbers become int64, probabilities float32; unpacked syntax is returned unchanged."""
     if isinstance(syntax, FlatSyntax):
         return syntax
-    layout = syntax["layout"]
-    B, W, A = len(layout.lengths.words), int(layout.lengths.words.sum()), layout.n_arcs
-    sizes = [B, B, *[W] * len(WORD_FIELDS)]
-    sizes += [] if A is None else [B, *[A] * (len(ARC_FIELDS) - 1)]
-    sizes += [B] if layout.has_parsed else []
-    packed = syntax["packed"][layout.begin :]
+    layout, packed = syntax["layout"], syntax["packed"][syntax["layout"].begin :]
+    sizes = list(layout.sizes.values())
     # Converted together, since each would be converted separately when used as an index.
-    parts = packed.long().split(sizes)
-    names = ("n_pieces", "n_words", *WORD_FIELDS)
-    words: dict[str, Any] = dict(zip(names, parts))
-    rest = list(parts[len(names) :])
-    parsed = rest.pop() if layout.has_parsed else None
+    arrays: dict[str, Any] = dict(zip(layout.sizes, packed.long().split(sizes)))
+    parsed = arrays.pop("parsed", None)
     arcs = None
-    if A is not None:
-        n_arcs, dependent, arc_head, label, _ = rest  # the bytes of probabilities are not integers
-        begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
-        prob = packed[begin : begin + A].view(torch.float32)
-        arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)
+    if "arcs.prob" in arrays:
+        bytes_of = dict(zip(layout.sizes, packed.split(sizes)))  # probabilities are no integers
+        arrays["arcs.prob"] = bytes_of["arcs.prob"].view(torch.float32)
+        of_arcs = {name: arrays.pop(f"arcs.{name}") for name in ARC_FIELDS}
+        arcs = FlatArcs(**of_arcs, n_piece_arcs=layout.n_piece_arcs)
     host: dict[str, Any] = {"n_tree_arcs": layout.n_tree_arcs, "lengths": layout.lengths, "heads": layout.heads}
-    return FlatSyntax(**words, **host, arcs=arcs, parsed=parsed)
+    return FlatSyntax(**arrays, **host, arcs=arcs, parsed=parsed)

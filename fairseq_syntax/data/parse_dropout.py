@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fairseq_syntax.data.packing import PackedSyntax
 
-_WORD = 1 << 64
-
 
 def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) -> dict[str, Any]:
     """A training batch in which a share of the sentences is treated as having no parse.
@@ -20,22 +18,16 @@ def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) 
     being told the current one.
 
     Args:
-        sample: fairseq's batch, in which ``id`` [B] are the sentence numbers
+        sample: fairseq's batch from stores, all of whose sentences have a parse; ``id`` [B] are their numbers
         share: the probability, in [0, 1]
         seed, epoch: the draw depends on these and on the sentence number
     """
-    inputs = sample["net_input"]
     keep = uniform(sample["id"], seed, epoch) >= share
-    return {**sample, "net_input": {**inputs, "src_syntax": _keeping(inputs["src_syntax"], keep)}}
-
-
-def _keeping(syntax: PackedSyntax, keep: Tensor) -> PackedSyntax:
-    """The syntax of a batch, in which only the sentences in ``keep`` [B] (bool) count as parsed."""
-    packed, layout = syntax["packed"], syntax["layout"]
-    if layout.has_parsed:
-        packed, before = packed.split([len(packed) - len(keep), len(keep)])
-        keep = keep & before.bool()
-    return {"packed": torch.cat([packed, keep.to(packed)]), "layout": replace(layout, has_parsed=True)}
+    inputs = sample["net_input"]
+    packed, layout = inputs["src_syntax"]["packed"], inputs["src_syntax"]["layout"]
+    layout = replace(layout, sizes={**layout.sizes, "parsed": len(keep)})
+    syntax: PackedSyntax = {"packed": torch.cat([packed, keep.to(packed)]), "layout": layout}
+    return {**sample, "net_input": {**inputs, "src_syntax": syntax}}
 
 
 def uniform(numbers: Tensor, seed: int, epoch: int) -> Tensor:
@@ -53,7 +45,7 @@ def uniform(numbers: Tensor, seed: int, epoch: int) -> Tensor:
 
 def _signed(number: int) -> int:
     """The number modulo 2^64, in two's complement."""
-    return (number + _WORD // 2) % _WORD - _WORD // 2
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _shifted(x: Tensor, places: int) -> Tensor:

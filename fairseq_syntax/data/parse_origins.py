@@ -24,13 +24,13 @@ class ParseOrigins:
         self._of_models: list[ParsedWith] = []
 
     def add(self, parsed_with: ParsedWith) -> None:
-        """Add the options of a model."""
-        self._of_models.append(parsed_with)
+        """Add the options of a model; None if its checkpoint records none."""
+        self._of_models.append(self._of_data if parsed_with is None else parsed_with)
 
     @property
     def all(self) -> list[ParsedWith]:
         """One entry per model, or the data directory's if no model reads a parse."""
-        return [self._of_data if one is None else one for one in self._of_models] or [self._of_data]
+        return self._of_models or [self._of_data]
 
     @property
     def any_control(self) -> bool:
@@ -38,11 +38,7 @@ class ParseOrigins:
         return any(map(controls, self.all))
 
     def check(self, parsed_with: ParsedWith, path: str | os.PathLike[str]) -> None:
-        """Check that parses are of the kind on which every model was trained.
-
-        Args:
-            parsed_with: the parser's options of these parses
-            path: their file, for errors
+        """Check that parses with these options, from a file, are of the kind on which every model was trained.
 
         Raises:
             SyntaxDataError: a model was trained on control parses, and these are real, or other controls

@@ -11,9 +11,11 @@ import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
@@ -80,13 +82,32 @@ def sides(args: Namespace) -> Iterator[Side]:
                 )
 
 
-def check_text(args: Namespace) -> None:
-    """Check, before hours of work, that both sides of each split are readable and have equally many lines.
+def check_input(args: Namespace) -> None:
+    """Check, before hours of work, all files that are read.
 
     Raises:
-        SyntaxDataError: a side is missing, empty or not UTF-8; the sides differ in their number of lines; or splits
-            were segmented by different models or parsed with different options
+        SyntaxDataError: a text is missing, empty or not UTF-8; the sides differ in their number of lines; splits
+            were segmented by different models or parsed with different options; or a given dictionary or label
+            inventory is missing or invalid
     """
+    list(sides(args))
+    check_text(args)
+    from fairseq_syntax.data.tokens import load_dictionary
+
+    files = _dictionary_files(args)
+    for path in filter(None, files.values()):
+        load_dictionary(path)
+    if args.joined_dictionary and args.srcdict and args.tgtdict:
+        raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
+    if not args.trainpref and not all(files.values()):
+        message = "there is no training text to make a dictionary from"
+        raise SyntaxDataError(message, option="--trainpref", hint="or give --srcdict and --tgtdict")
+    for path in filter(None, (args.source_labels, args.target_labels)):
+        LabelInventory.load(path)
+
+
+def check_text(args: Namespace) -> None:
+    """Check the texts and parses; see :func:`check_input`."""
     for lang in languages(args):
         check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
         if not _labels_file(args, lang):
@@ -94,78 +115,17 @@ def check_text(args: Namespace) -> None:
             for side in (side for side in sides(args) if side.lang == lang):
                 labels.note_parse(side.parse)
     for _, prefix in splits(args):
-        texts = [f"{prefix}.{lang}" for lang in languages(args)]
-        align = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
-        lines = {path: sum(1 for _ in read_lines(path)) for path in texts}
-        for path in texts:
-            if not lines[path]:
-                raise SyntaxDataError("the file is empty", path=path)
-        if os.path.exists(align) and (n := sum(1 for _ in read_lines(align))) != (due := max(lines.values())):
-            raise SyntaxDataError(f"has {n} lines of links, and the text {due}", path=align)
-        if lines[texts[0]] != lines[texts[-1]]:
-            raise SyntaxDataError(
-                f"has {lines[texts[-1]]} lines, but {texts[0]} has {lines[texts[0]]}",
-                path=texts[-1],
-                hint="the two sides go line by line",
-            )
-
-
-def _labels_file(args: Namespace, lang: str) -> str | None:
-    """The label inventory that was given for a language."""
-    path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
-    return path
-
-
-def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
-    """Binarize the syntax of all splits in ``args`` into ``args.destdir``, next to their token datasets.
-
-    ``workers``: the workers of a cluster, instead of ``args.workers`` processes.
-    """
-    inventories: dict[str, LabelInventory] = {}
-    for side in sides(args):
-        labels = inventories.get(side.lang)
-        path = labels_path(args.destdir, side.lang)
-        if labels is None:
-            labels_file = _labels_file(args, side.lang)
-            if labels_file or side.split != "train":
-                labels = LabelInventory.load(labels_file or path)
-            else:
-                labels = LabelInventory()
-            inventories[side.lang] = labels
-            copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
-        out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
-        labels.note_parse(side.parse, may_differ=bool(_labels_file(args, side.lang)))
-        summary = binarize(
-            side.tokens,
-            side.parse,
-            out,
-            labels,
-            lang=side.lang,
-            dictionary=dictionary_path(args.destdir, side.lang),
-            workers=workers or args.workers,
-        )
-        logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
-        if labels.unknown:
-            logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
-            labels.unknown.clear()
-        labels.save(path)
-        # The training data assign the ids. A label that occurs only in other splits becomes the unknown
-        # label, like a word that is not in the dictionary.
-        labels.frozen = True
-    for lang in languages(args):
-        if lang not in inventories:
-            _, first = next(splits(args))
-            copy_segmentation(os.path.dirname(first) or ".", args.destdir, lang)
-    names = [name for lang in languages(args) for name in language_files(lang)]
-    for split, _ in splits(args):
-        names += filter(split_files(split, args.source_lang, args.target_lang).match, os.listdir(args.destdir))
-    note_files(args.destdir, names)
-
-
-def train_command(destdir: str) -> str:
-    """The training command suggested after binarization."""
-    plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
-    return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
+        paths = [f"{prefix}.{lang}" for lang in languages(args)]
+        links = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
+        if os.path.exists(links):
+            paths.append(links)
+        counts = [sum(1 for _ in read_lines(path)) for path in paths]
+        if not counts[0]:
+            raise SyntaxDataError("the file is empty", path=paths[0])
+        for path, count in zip(paths, counts):
+            if count != counts[0]:
+                message = f"has {count} lines, but {paths[0]} has {counts[0]}"
+                raise SyntaxDataError(message, path=path, hint="they go line by line")
 
 
 def check_dataset(args: Namespace) -> None:
@@ -181,20 +141,67 @@ def check_dataset(args: Namespace) -> None:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
     for side in parsed_sides:
         prefix = tokens_prefix(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
-        dataset = load_tokens(prefix)
-        lines = 0
-        for lines, line in enumerate(read_lines(side.tokens), start=1):
-            count = len(line.split())
-            if lines <= len(dataset) and count != dataset.sizes[lines - 1] - 1:
-                raise SyntaxDataError(
-                    f"{count} pieces, but the token dataset has {dataset.sizes[lines - 1] - 1}",
-                    path=side.tokens,
-                    line=lines,
-                )
-        if lines != len(dataset):
-            raise SyntaxDataError(
-                f"has {lines} lines, but the token dataset {prefix} has {len(dataset)}", path=side.tokens
-            )
+        dataset = load_tokens(prefix)  # which closes its memory map when it is deleted
+        sizes = dataset.sizes - 1  # without </s>
+        counts = np.fromiter((len(line.split()) for line in read_lines(side.tokens)), np.int64)
+        both = min(len(sizes), len(counts))
+        for i in np.flatnonzero(counts[:both] != sizes[:both])[:1].tolist():
+            message = f"{counts[i]} pieces, but the token dataset has {sizes[i]}"
+            raise SyntaxDataError(message, path=side.tokens, line=i + 1)
+        if len(sizes) != len(counts):
+            message = f"has {len(counts)} lines, but the token dataset {prefix} has {len(sizes)}"
+            raise SyntaxDataError(message, path=side.tokens)
+
+
+def _labels_file(args: Namespace, lang: str) -> str | None:
+    """The label inventory that was given for a language."""
+    path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
+    return path
+
+
+def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
+    """Binarize the syntax of all splits in ``args`` into ``args.destdir``, next to their token datasets.
+
+    ``workers``: the workers of a cluster, instead of ``args.workers`` processes.
+    """
+    inventories: dict[str, LabelInventory] = {}
+    for side in sides(args):
+        path, given = labels_path(args.destdir, side.lang), _labels_file(args, side.lang)
+        if side.lang not in inventories:
+            made_here = side.split == "train" and not given
+            inventories[side.lang] = LabelInventory() if made_here else LabelInventory.load(given or path)
+        labels = inventories[side.lang]
+        labels.note_parse(side.parse, may_differ=bool(given))
+        summary = binarize(
+            side.tokens,
+            side.parse,
+            store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang),
+            labels,
+            lang=side.lang,
+            dictionary=dictionary_path(args.destdir, side.lang),
+            workers=workers or args.workers,
+        )
+        logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
+        if labels.unknown:
+            logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
+            labels.unknown.clear()
+        labels.save(path)
+        # The training data assign the ids. A label that occurs only in other splits becomes the unknown
+        # label, like a word that is not in the dictionary.
+        labels.frozen = True
+    _, first = next(splits(args))
+    for lang in languages(args):
+        copy_segmentation(os.path.dirname(first) or ".", args.destdir, lang)
+    names = [name for lang in languages(args) for name in language_files(lang)]
+    for split, _ in splits(args):
+        names += filter(split_files(split, args.source_lang, args.target_lang).match, os.listdir(args.destdir))
+    note_files(args.destdir, names)
+
+
+def train_command(destdir: str) -> str:
+    """The training command suggested after binarization."""
+    plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
+    return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
 
 
 def add_syntax_options(parser: ArgumentParser) -> None:
@@ -213,25 +220,52 @@ def add_syntax_options(parser: ArgumentParser) -> None:
         )
 
 
-def _check_given(args: Namespace) -> None:
-    """Check, before hours of work, that given dictionaries and label inventories are readable.
+def wrap_main(module: Any) -> None:
+    """Replace ``main`` of fairseq-preprocess, so that it also binarizes syntax for this package's task."""
+    original = inspect.unwrap(module.main)  # a process may build the command's parser more than once
 
-    Raises:
-        SyntaxDataError: a file is missing or invalid, two dictionaries are given for a joined one, or there is neither
-            a dictionary nor a training text
+    @functools.wraps(original)
+    def main(args: Namespace) -> None:
+        before = list(module.logger.handlers)
+        try:
+            if args.task == TASK:
+                _preprocess(module, args)
+            else:
+                original(args)
+        finally:
+            # fairseq keeps the handler of the log file, so the next run in this process would write to it too.
+            for handler in [h for h in module.logger.handlers if h not in before]:
+                module.logger.removeHandler(handler)
+                with suppress(OSError):  # on a full disk, the run itself reports the error with the file
+                    handler.close()
+
+    module.main = main
+
+
+def _preprocess(module: Any, args: Namespace) -> None:
+    """Make dictionaries, token datasets and stores, except for finished ones.
+
+    Args:
+        module: ``fairseq_cli.preprocess``
     """
-    from fairseq_syntax.data.tokens import load_dictionary
-
-    files = _dictionary_files(args)
-    for path in filter(None, files.values()):
-        load_dictionary(path)
-    if args.joined_dictionary and args.srcdict and args.tgtdict:
-        raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
-    if not args.trainpref and not all(files.values()):
-        message = "there is no training text to make a dictionary from"
-        raise SyntaxDataError(message, option="--trainpref", hint="or give --srcdict and --tgtdict")
-    for path in filter(None, (args.source_labels, args.target_labels)):
-        LabelInventory.load(path)
+    check_input(args)
+    make_folder(args.destdir)
+    with locked(os.path.join(args.destdir, "preprocess")):
+        with as_data_error(args.destdir):
+            module.logger.addHandler(logging.FileHandler(Path(args.destdir, "preprocess.log")))
+        module.logger.info(args)
+        dictionaries = _make_dictionaries(args)
+        if args.dict_only:
+            return
+        for lang, dictionary in dictionaries.items():
+            for split, prefix in splits(args):
+                _make_tokens(module._make_dataset, dictionary, prefix, split, lang, args)
+        if args.align_suffix:
+            module._make_all_alignments(args)
+        if args.alignfile:
+            module._align_files(args, dictionaries[args.source_lang], dictionaries.get(args.target_lang))
+        binarize_syntax(args)
+        logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
 
 
 def _dictionary_files(args: Namespace) -> dict[str, str | None]:
@@ -250,16 +284,14 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
     from fairseq_syntax.data.tokens import load_dictionary
 
     files = _dictionary_files(args)
-    missing = [lang for lang in files if files[lang] is None]
-    groups = [missing] if args.joined_dictionary else [[lang] for lang in missing]
-    # Check all of them before the first is made.
-    makers = [_dictionary_maker(args, langs) for langs in groups if langs]
     copies = {dictionary_path(args.destdir, lang): file for lang, file in files.items() if file is not None}
     for path, file in copies.items():
         if os.path.exists(path) and load_dictionary(path).symbols != load_dictionary(file).symbols:
             raise SyntaxDataError(f"exists, and is another dictionary than {file}", path=path, hint=_OTHER_DICTIONARY)
-    for make in makers:
-        make()
+    missing = [lang for lang in files if files[lang] is None]
+    for langs in [missing] if args.joined_dictionary else [[lang] for lang in missing]:
+        if langs:
+            _make_dictionary(args, langs)
     for path, file in copies.items():
         content = Path(file).read_bytes()
         with atomic_open_binary(path) as output:
@@ -267,8 +299,8 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
     return {lang: load_dictionary(dictionary_path(args.destdir, lang)) for lang in files}
 
 
-def _dictionary_maker(args: Namespace, langs: list[str]) -> Callable[[], int]:
-    """A function that makes the dictionary of one language, or a joined one, from the training text.
+def _make_dictionary(args: Namespace, langs: list[str]) -> None:
+    """Make the dictionary of one language, or a joined one, from the training text, unless this is done.
 
     Raises:
         SyntaxDataError: a different dictionary already exists
@@ -289,8 +321,7 @@ def _dictionary_maker(args: Namespace, langs: list[str]) -> Callable[[], int]:
         if os.path.exists(path) and (record is None or record["made_from"] != step.made_from):
             message = "exists, and was made from another text or with other options"
             raise SyntaxDataError(message, path=path, hint=_OTHER_DICTIONARY)
-    more = {"padding_factor": args.padding_factor, "workers": args.workers}
-    return functools.partial(make_dictionary, step, sorted(texts), **limits, **more)
+    make_dictionary(step, sorted(texts), **limits, padding_factor=args.padding_factor, workers=args.workers)
 
 
 def _make_tokens(
@@ -301,85 +332,17 @@ def _make_tokens(
     Args:
         make: fairseq's function, which makes datasets of other types than ``mmap``
     """
-    base = tokens_prefix(args.destdir, split, args.source_lang, args.target_lang, lang)
-    text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
+    from fairseq_syntax.data.tokens import binarize_tokens  # imports fairseq, which --help should not wait for
+
     logger.info("[%s] Dictionary: %d types", lang, len(dictionary))
-    if args.dataset_impl == "raw":
+    if args.dataset_impl != "mmap":
         make(dictionary, prefix, split, lang, args, args.workers)
         return
+    base = tokens_prefix(args.destdir, split, args.source_lang, args.target_lang, lang)
+    text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
     step = Step.of("tokens", outputs, [text], symbols=dictionary.symbols, kind=args.dataset_impl)
-    if args.dataset_impl == "mmap":
-        from fairseq_syntax.data.tokens import binarize_tokens  # imports fairseq, which --help should not wait for
-
-        summary = binarize_tokens(step, text, dictionary, workers=args.workers)
-        done = summary is None
-        if not done:
-            logger.info("[%s] %s: %s (by %s)", lang, text, summary, dictionary.unk_word)
-    else:
-        with step.making() as record:
-            done = record is not None
-            if not done:
-                step.begin()
-                make(dictionary, prefix, split, lang, args, args.workers)
-                step.finish()
-    if done:
+    summary = binarize_tokens(step, text, dictionary, workers=args.workers)
+    if summary is None:
         logger.info("[%s] %s is up to date", lang, outputs[0])
-
-
-@contextmanager
-def _log_file_closed(log: logging.Logger) -> Iterator[None]:
-    """A context that closes fairseq-preprocess's log file at its end.
-
-    fairseq keeps the handler, so the next run in this process would write to the same file too.
-    """
-    before = list(log.handlers)
-    try:
-        yield
-    finally:
-        for handler in [h for h in log.handlers if h not in before]:
-            log.removeHandler(handler)
-            with suppress(OSError):  # on a full disk, the run itself reports the error with the file
-                handler.close()
-
-
-def wrap_main(module: Any) -> None:
-    """Replace ``main`` of fairseq-preprocess, so that it also binarizes syntax for this package's task."""
-    original = inspect.unwrap(module.main)  # a process may build the command's parser more than once
-
-    @functools.wraps(original)
-    def main(args: Namespace) -> None:
-        with _log_file_closed(module.logger):
-            if args.task == TASK:
-                _preprocess(module, args)
-            else:
-                original(args)
-
-    module.main = main
-
-
-def _preprocess(module: Any, args: Namespace) -> None:
-    """Make dictionaries, token datasets and stores, except for finished ones.
-
-    Args:
-        module: ``fairseq_cli.preprocess``
-    """
-    list(sides(args))  # report a missing parse at once
-    check_text(args)
-    _check_given(args)
-    make_folder(args.destdir)
-    with locked(os.path.join(args.destdir, "preprocess")):
-        with as_data_error(args.destdir):
-            module.logger.addHandler(logging.FileHandler(Path(args.destdir, "preprocess.log")))
-        module.logger.info(args)
-        dictionaries = _make_dictionaries(args)
-        if args.dict_only:
-            return
-        for lang, dictionary in dictionaries.items():
-            for split, prefix in splits(args):
-                _make_tokens(module._make_dataset, dictionary, prefix, split, lang, args)
-        if args.align_suffix:
-            module._make_all_alignments(args)
-        if args.alignfile:
-            module._align_files(args, dictionaries[args.source_lang], dictionaries.get(args.target_lang))
-        binarize_syntax(args)
-        logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
+    else:
+        logger.info("[%s] %s: %s (by %s)", lang, text, summary, dictionary.unk_word)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from types import ModuleType
 
 
 def install() -> None:
@@ -24,17 +22,9 @@ def install() -> None:
 
         group = original(parser)
         add_syntax_options(parser)
-        for module in _command_modules():
-            wrap_main(module)
+        for name in ("fairseq_cli.preprocess", "__main__"):  # the latter under python -m
+            if hasattr(module := sys.modules.get(name), "_make_binary_dataset"):
+                wrap_main(module)
         return group
 
     options.add_preprocess_args = add_preprocess_args
-
-
-def _command_modules() -> Iterator[ModuleType]:
-    """The modules of the command: as imported by the console script, and as run by ``python -m``."""
-    if module := sys.modules.get("fairseq_cli.preprocess"):
-        yield module
-    main = sys.modules.get("__main__")
-    if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == "fairseq_cli.preprocess":
-        yield main

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import dictionary_path, folder_and_language
+from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
@@ -30,9 +30,8 @@ def find_stores(path: str | os.PathLike[str]) -> list[str]:
         return [os.fspath(path)]
     stores = sorted(str(file) for file in Path(path).glob(f"*{STORE_SUFFIX}"))
     if not stores:
-        raise SyntaxDataError(
-            f"no store (*{STORE_SUFFIX}) in this folder", path=path, hint="run fairseq-syntax binarize"
-        )
+        message = f"no store (*{STORE_SUFFIX}) in this folder"
+        raise SyntaxDataError(message, path=path, hint="run fairseq-syntax binarize")
     return stores
 
 
@@ -55,9 +54,6 @@ class Tokens:
     Args:
         store: the path of the store, ``SPLIT.SRC-TGT.LANG.syntax.arrow``
 
-    Attributes:
-        prefix: the path of the dataset, ``SPLIT.SRC-TGT.LANG``
-
     Raises:
         SyntaxDataError: the dataset or its dictionary is missing or damaged
     """
@@ -65,10 +61,9 @@ class Tokens:
     def __init__(self, store: str) -> None:
         from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 
-        self.prefix = store.removesuffix(STORE_SUFFIX)
-        folder, lang = folder_and_language(self.prefix)
-        self.dictionary = load_dictionary(dictionary_path(folder, lang))
-        self.dataset = load_tokens(self.prefix)
+        prefix = store.removesuffix(STORE_SUFFIX)
+        self.dictionary = load_dictionary(dictionary_path(*folder_and_language(prefix)))
+        self.dataset = load_tokens(prefix)
 
     def by_word(self, sentence: int, counts: list[int]) -> list[list[str]]:
         """The pieces of each word of a 0-based sentence, given the numbers of pieces; ``?`` for missing ones."""
@@ -84,81 +79,40 @@ def word_of(pieces: list[str]) -> str:
     return unescape(word.replace(SPACE_MARK, " ") or text)
 
 
-@dataclass
-class Description:
-    """The statistics of a store.
-
-    Attributes:
-        cyclic: the number of sentences whose heads contain a cycle, which tokens of several words can cause
-        labels: the frequency of each label, by column
-        mass: the total probability of each label's arcs
-        kept_mean: the mean over words of the total probability of their arcs
-    """
-
-    path: str
-    sentences: int = 0
-    empty: int = 0
-    words: int = 0
-    pieces: int = 0
-    arcs: int = 0
-    cyclic: int = 0
-    has_arcs: bool = False
-    labels: dict[str, Counter] = field(default_factory=dict)
-    mass: dict[str, float] = field(default_factory=dict)
-    kept_mean: float = 0.0
-
-
-def describe(store: SyntaxStore) -> Description:
-    """Read the whole store and compute its statistics."""
-    about = Description(store.path, sentences=len(store), has_arcs=store.has_arcs)
-    columns = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
-    mass = np.zeros(len(store.labels["deprel"]))
-    for first in range(0, len(store), _BLOCK):
-        flat = store.fetch(np.arange(first, min(first + _BLOCK, len(store))), arcs=store.has_arcs)
-        about.empty += int((flat.n_words == 0).sum())
-        about.words += len(flat.pieces)
-        about.pieces += int(flat.pieces.sum())
-        about.cyclic += _cyclic(flat)
-        for name in LABEL_FIELDS:
-            columns[name] += np.bincount(getattr(flat, name), minlength=len(columns[name]))
-        if flat.arcs is not None:
-            about.arcs += len(flat.arcs.prob)
-            mass += np.bincount(flat.arcs.label, weights=flat.arcs.prob, minlength=len(mass))
-        store.release()
-    about.kept_mean = float(mass.sum()) / max(about.words, 1)
-    for name, numbers in columns.items():
-        about.labels[name] = Counter({label: int(n) for label, n in zip(store.labels[name], numbers) if n})
-    about.mass = {label: float(m) for label, m in zip(store.labels["deprel"], mass) if m}
-    return about
-
-
-def report(about: Description, groups: str | None = "ud") -> str:
-    """A description as text.
+def report(store: SyntaxStore, groups: str = "ud") -> str:
+    """The statistics of a store as text, among them those that :func:`.binarize` recorded.
 
     Args:
-        groups: the label groups of LDD whose mass is reported, if any
+        groups: the label groups of LDD whose mass is reported
     """
-    words = max(about.words, 1)
+    counts = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
+    empty = cyclic = 0
+    for first in range(0, len(store), _BLOCK):
+        flat = store.fetch(np.arange(first, min(first + _BLOCK, len(store))))
+        empty += int((flat.n_words == 0).sum())
+        cyclic += _cyclic(flat)
+        for name in LABEL_FIELDS:
+            counts[name] += np.bincount(getattr(flat, name), minlength=len(counts[name]))
+        store.release()
+    about = store.metadata
+    n_words, pieces, arcs = about["words"], about["pieces"], about["arcs"]
     rows = [
-        about.path,
-        f"  {about.sentences:,} sentences ({about.empty:,} empty), {about.words:,} words, {about.pieces:,} pieces"
-        f" ({about.pieces / words:.2f} a word)",
+        store.path,
+        f"  {len(store):,} sentences ({empty:,} empty), {n_words:,} words, {pieces:,} pieces"
+        f" ({pieces / max(n_words, 1):.2f} a word)",
     ]
-    if about.cyclic:
-        rows.append(f"  sentences with a cycle, whose first word counts as a root: {about.cyclic:,}")
-    if about.has_arcs:
-        mean = about.arcs / words
-        rows.append(f"  {about.arcs:,} arcs, {mean:.2f} a word; kept mass of a word: {about.kept_mean:.4f} on average")
-    else:
+    if cyclic:  # tokens of several words can cause cycles
+        rows.append(f"  sentences with a cycle, whose first word counts as a root: {cyclic:,}")
+    if arcs is None:
         rows.append("  trees only, no arcs (parse with --distributions for LDD)")
-    if groups and (about.mass or about.labels["deprel"]):
-        from fairseq_syntax.data.label_groups import read_label_groups
-
-        coverage = read_label_groups(groups).coverage(about.mass or about.labels["deprel"])
-        rows.append(f"  label groups {groups}: {coverage}")
-    for name, counter in about.labels.items():
-        rows.append(f"  {name}: {len(counter)} labels")
-        rows += _histogram(counter)
+    else:
+        mean, mass = (number / max(n_words, 1) for number in (arcs, about.get("mass", 0.0)))
+        rows.append(f"  {arcs:,} arcs, {mean:.2f} a word; kept mass of a word: {mass:.4f} on average")
+    if about.get("label_mass"):
+        rows.append(f"  label groups {groups}: {read_label_groups(groups).coverage(about['label_mass'])}")
+    for name, numbers in counts.items():
+        counter = Counter({label: int(n) for label, n in zip(store.labels[name], numbers) if n})
+        rows += [f"  {name}: {len(counter)} labels", *_histogram(counter)]
     return "\n".join(rows)
 
 
@@ -174,27 +128,25 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
     counts = flat.pieces.tolist()
     pieces = tokens.by_word(sentence - 1, counts) if tokens else [["?"] * n for n in counts]
     words = list(map(word_of, pieces)) if tokens else [f"word{i + 1}" for i in range(len(counts))]
-    names = store.labels
-    heads, deprels, upos = flat.head.tolist(), flat.deprel.tolist(), flat.upos.tolist()
+    labels = {name: [store.labels[name][i] for i in getattr(flat, name)] for name in ("upos", "deprel")}
     arcs: list[list[tuple[float, str]]] = [[] for _ in counts]
-    if flat.arcs is not None:
-        for dependent, head, label, p in flat.arcs.rows():
-            to = "ROOT" if head == dependent else words[head]
-            arcs[dependent].append((p, f"{to}:{names['deprel'][label]} {p:.2f}"))
+    for dependent, head, label, p in flat.arcs.rows() if flat.arcs is not None else ():
+        to = "ROOT" if head == dependent else words[head]
+        arcs[dependent].append((p, f"{to}:{store.labels['deprel'][label]} {p:.2f}"))
     rows = []
     for i, word in enumerate(words):
-        text = f"{word} {names['upos'][upos[i]]} {names['deprel'][deprels[i]]}"
+        text = f"{word} {labels['upos'][i]} {labels['deprel'][i]}"
         if counts[i] > 1:
             text += f" [{' '.join(pieces[i])}]"
         if arcs[i]:
             text += "   " + ", ".join(arc for _, arc in sorted(arcs[i], reverse=True)[:3])
         rows.append(text)
-    return f"sentence {sentence}\n" + draw_tree(rows, heads)
+    return f"sentence {sentence}\n" + draw_tree(rows, flat.head.tolist())
 
 
 def check(store: SyntaxStore, tokens: Tokens) -> str | None:
     """The error of a store, by itself or compared with its token dataset; None if there is none."""
-    path = labels_path(*folder_and_language(tokens.prefix))
+    path = labels_path(*folder_and_language(store.path.removesuffix(STORE_SUFFIX)))
     try:
         store.check_numbers()
         labels = LabelInventory.load(path).labels if os.path.exists(path) else None

@@ -61,7 +61,7 @@ def load_tokens(prefix: str) -> Any:
     Raises:
         SyntaxDataError: a file is missing or damaged
     """
-    check_tokens(prefix)
+    _check_tokens(prefix)
     try:
         return data_utils.load_indexed_dataset(prefix, None)
     except (OSError, AssertionError, ValueError, RuntimeError, struct.error) as error:
@@ -70,12 +70,8 @@ def load_tokens(prefix: str) -> Any:
         raise SyntaxDataError(message, path=index_file_path(prefix)) from error
 
 
-def check_tokens(prefix: str) -> None:
-    """Check that a dataset is complete before fairseq opens it.
-
-    Raises:
-        SyntaxDataError: a file is missing or truncated, or the two files do not belong together
-    """
+def _check_tokens(prefix: str) -> None:
+    """Check a dataset before fairseq opens it, which would read whatever a damaged index says; see above."""
     index_path, data_path = index_file_path(prefix), data_file_path(prefix)
     for path in (index_path, data_path):
         if not os.path.exists(path):
@@ -115,7 +111,6 @@ def make_dictionary(
     A killed run resumes with the missing parts.
 
     Args:
-        step: the step, whose record's note contains the number of symbols
         paths: the texts, with words separated by white space; only ``\\n`` ends a line
         threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
         workers: the number of processes, or the workers of a cluster
@@ -167,20 +162,20 @@ def binarize_tokens(
     dtype = best_fitting_int_dtype(len(dictionary))
 
     def merge(made: MadeParts) -> dict[str, int]:
-        lengths, replaced = [], 0
+        lengths, replaced = [np.zeros(0, np.int32)], 0
         with atomic_path(index_path) as temporary, atomic_open_binary(data_path) as file:
             for note, body in made:
                 size = 4 * note["sentences"]
                 replaced += note["replaced"]
                 lengths.append(np.frombuffer(body[:size], np.int32))
                 file.write(body[size:])
+            sizes = np.concatenate(lengths)
             with as_data_error(index_path):
-                _write_index(temporary, dtype, lengths)
+                _write_index(temporary, dtype, sizes)
                 # A kill between the two renamings then leaves no dataset, rather than tokens with the index of
                 # another.
                 index_path.unlink(missing_ok=True)
-        n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
-        return {"sentences": made.lines, "tokens": n_tokens, "replaced": replaced}
+        return {"sentences": made.lines, "tokens": int(sizes.sum(dtype=np.int64)), "replaced": replaced}
 
     make, total = partial(_tokens_part, dictionary, dtype), count_raw_lines(path)
     source = with_spans(text_parts(path, PART_LINES))
@@ -189,23 +184,16 @@ def binarize_tokens(
     return None if was_done else BinarizeSummary(note["sentences"], replaced, note["tokens"])
 
 
-def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
+def _write_index(path: str, dtype: type, sizes: np.ndarray) -> None:
     """Write the index as fairseq's writer does, without its lists of Python numbers.
 
     Args:
-        path: the index
         dtype: the type of the tokens
-        lengths: for each part, the lengths of its sentences including ``</s>``, int32
+        sizes: [N] int32, the lengths of the sentences including ``</s>``
     """
-    total = 0
+    begins = (np.cumsum(sizes, dtype=np.int64) - sizes) * np.dtype(dtype).itemsize
     with MMapIndexedDataset.Index.writer(path, dtype) as index:
-        index._file.write(struct.pack("<Q", sum(map(len, lengths))))
-        for sizes in lengths:
-            index._file.write(sizes.tobytes())
-        for sizes in lengths:
-            ends = total + np.cumsum(sizes, dtype=np.int64)
-            index._file.write(((ends - sizes) * np.dtype(dtype).itemsize).tobytes())
-            total = int(ends[-1])
+        index._file.write(struct.pack("<Q", len(sizes)) + sizes.tobytes() + begins.tobytes())
 
 
 def _count_words(part: TextPart) -> Made:

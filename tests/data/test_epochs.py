@@ -121,13 +121,14 @@ def test_another_layout_leaves_out_another_remainder(before, after):
             continue
         updates = len(itr) // group - 1
         _, state = stopped_after(updates, itr, group)
-        done = updates // repeats * group
-        done = done * shards // after[0]  # batches of a process, without the last group's where it was not whole
-        shards, group = after
-        resumed = iterator(repeats, [group], shards, 0, **options)
-        whole = len(resumed) // (repeats * group)  # groups of an epoch
+        done = updates // repeats * group * shards  # without the last group's where it was not whole
+        resumed = iterator(repeats, [after[1]], after[0], 0, **options)
         resumed.load_state_dict(state)
-        assert resumed.next_epoch_idx == (1 if done // group < whole else 2)
+        if before != after:
+            shards, group = after
+            rest = math.ceil((batches - done) / shards)  # batches of a process
+            whole = (rest - (rest > 1)) // group
+            assert resumed.next_epoch_idx == (1 if whole else 2)
         assert resumed.dataset.epoch == resumed.next_epoch_idx  # which --parse-dropout asks
         assert bool(epoch(resumed, group)) == bool(len(resumed))  # there may be no update in any epoch
 
