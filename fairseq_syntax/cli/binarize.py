@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_syntax.cli.arguments import LANGUAGES, RAY, WORKERS
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.data.preprocess import add_syntax_options, binarize_syntax, check_dataset, train_command
+from fairseq_syntax.data.preprocess_hook import add_syntax_options
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
@@ -31,6 +31,8 @@ COMMAND = Command(__doc__, "data", ARGUMENTS, step=5, needs_fairseq=True, resume
 
 
 def main(args: Namespace) -> None:
+    from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
+
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with chosen_workers(args, count=args.workers) as workers:
         check_dataset(args)

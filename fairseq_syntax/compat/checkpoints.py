@@ -8,7 +8,6 @@ import functools
 import os
 import time
 import zipfile
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -82,18 +81,7 @@ def install() -> None:
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
-        try:
-            return go_on(self, filename, *args, **kwargs)
-        except Exception as error:
-            cause = error.__context__  # PyTorch's error, since fairseq's only says that loading failed
-            if not isinstance(cause, RuntimeError) or "loading state_dict" not in str(cause):
-                raise
-            details = " ".join(str(cause).splitlines()[1:])
-            raise SyntaxDataError(
-                f"its parameters do not fit this model: {shorten(details, 300)}",
-                path=filename,
-                hint="use its dictionaries; a system with additional parameters must be trained from scratch",
-            ) from error
+        return go_on(self, filename, *args, **kwargs)
 
     checkpoint_utils.PathManager = WholeCopies  # only in this module of fairseq
     checkpoint_utils._torch_persistent_save = save_from_the_start

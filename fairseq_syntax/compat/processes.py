@@ -32,7 +32,7 @@ def _run_without_gpus() -> None:
     original, wrapper = utils.call_main, wrapping.DistributedDataParallel
 
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
-        if _start_processes(cfg.distributed_training, cfg.common.tpu):
+        if _start_processes(cfg.distributed_training):
             # Like fairseq's own, with the requested number of processes instead of one per GPU.
             options = cfg.distributed_training
             kwargs["start_rank"], options.distributed_rank = 0, None
@@ -49,14 +49,12 @@ def _run_without_gpus() -> None:
     wrapping.DistributedDataParallel = on_cpus
 
 
-def _start_processes(options: Any, tpu: bool) -> bool:
+def _start_processes(options: Any) -> bool:
     """Complete fairseq's options for several processes on CPUs; returns whether they still have to be started.
 
     Raises:
         SyntaxDataError: the number of processes on this machine is unknown
     """
-    if tpu:
-        return False
     launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
     # A launcher with one process sets them too, but then there is no other process.
     if options.distributed_init_method is None and launched and int(os.environ["WORLD_SIZE"]) > 1:

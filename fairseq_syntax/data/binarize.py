@@ -238,10 +238,11 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     Raises:
         SyntaxDataError: they were not, so raw text would be segmented differently from the training text
     """
-    segmenter = segmentation_of(os.path.dirname(tokens[0]), lang) if tokens else None
+    folder = os.path.dirname(tokens[0]) if tokens else ""
+    segmenter = segmentation_of(folder, lang) if tokens else None
     if segmenter is None:
         return
-    about, here = segmentation_path(os.path.dirname(tokens[0]), lang), segmenter.note
+    about, here = segmentation_path(folder, lang), segmenter.note
     for path in tokens:
         if (made := read_record(path)) is None:
             continue

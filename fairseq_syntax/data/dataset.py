@@ -41,13 +41,6 @@ class SideSyntax:
         self.arcs = arcs
         self._sizes = np.array([len(s) for s in stores])
         self._ends = np.cumsum(self._sizes * np.array(repeats))
-        for other in stores[1:]:
-            if other.labels != stores[0].labels:
-                raise SyntaxDataError(
-                    f"its labels are not those of {stores[0].path}",
-                    path=other.path,
-                    hint="binarize it with that data's label inventory (--source-labels)",
-                )
 
     @classmethod
     def load(
@@ -65,7 +58,7 @@ class SideSyntax:
             parts, repeats = tokens.datasets, list(map(int, tokens.sample_ratios))
         for store, part in zip(stores, parts):
             content = checksums.get(f"{store.path.removesuffix(STORE_SUFFIX)}.bin")
-            check_against_tokens(store, np.asarray(part.sizes), labels, content=content)
+            check_against_tokens(store, np.asarray(part.sizes), labels, content)
         return cls(stores, repeats, arcs=arcs)
 
     def __len__(self) -> int:
@@ -74,23 +67,17 @@ class SideSyntax:
     def collate(self, ids: Tensor) -> PackedSyntax:
         """Fetch the syntax of the sentences ``ids`` [B], in this order."""
         numbers = ids.numpy()
-        if len(self.stores) == 1:  # % because --upsample-primary may repeat the part
-            flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
-        else:  # one fetch for each run of sentences from one part
-            part = np.searchsorted(self._ends, numbers, side="right")
-            within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
-            seams = np.flatnonzero(np.diff(part)) + 1
-            runs = zip(np.split(part, seams), np.split(within, seams))
-            flat = concatenate([self.stores[p[0]].fetch(w, arcs=self.arcs) for p, w in runs])
-        return pack(flat)
+        part = np.searchsorted(self._ends, numbers, side="right")
+        # % because --upsample-primary may repeat a part
+        within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
+        seams = np.flatnonzero(np.diff(part)) + 1  # between runs of sentences from one part
+        runs = zip(np.split(part, seams), np.split(within, seams))
+        flats = [self.stores[p[0]].fetch(w, arcs=self.arcs) for p, w in runs]
+        return pack(flats[0] if len(flats) == 1 else concatenate(flats))
 
 
 def check_against_tokens(
-    store: SyntaxStore,
-    sizes: np.ndarray,
-    labels: dict[str, list[str]] | None = None,
-    *,
-    content: str | None = None,
+    store: SyntaxStore, sizes: np.ndarray, labels: dict[str, list[str]] | None = None, content: str | None = None
 ) -> None:
     """Check that a store belongs to the tokens, dictionary and segmentation of its folder.
 
@@ -108,24 +95,21 @@ def check_against_tokens(
     prefix = store.path.removesuffix(STORE_SUFFIX)
     folder, lang = folder_and_language(prefix)
     dictionary, segmenter = dictionary_path(folder, lang), segmentation_of(folder, lang)
+    words = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
     for key, here, message in (
         ("tokens", sizes_fingerprint(sizes), "from another segmentation: its sentences have other lengths"),
         ("tokens_content", content or tokens_fingerprint(prefix), "beside other tokens of these lengths"),
         ("segmentation_fingerprint", segmenter and segmenter.fingerprint, "with another segmentation model"),
-        (
-            "dictionary_fingerprint",
-            file_fingerprint(dictionary) if os.path.exists(dictionary) else None,
-            "with another dictionary",
-        ),
+        ("dictionary_fingerprint", words, "with another dictionary"),
     ):
         recorded = store.metadata.get(key)  # stores by other programs may not record it
         if here and recorded and here != recorded:
             raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
     if labels is not None and store.labels != labels:
         raise SyntaxDataError(
-            "was made with labels other than those in its folder",
+            "was made with labels other than those in its folder, or those of the first directory",
             path=store.path,
-            hint="binarize all splits together, or with the training data's labels.LANG.json",
+            hint="binarize all splits together, or with the training data's labels.LANG.json (--source-labels)",
         )
 
 

@@ -29,7 +29,7 @@ def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
 
 
 def segmentation_of(directory: str | os.PathLike[str], lang: str) -> Segmenter | None:
-    """A language's segmentation in a directory; None if there is none. Raises SyntaxDataError if it is damaged."""
+    """A language's segmentation in a directory; None if there is none."""
     from fairseq_syntax.corpus.segmentation import load_segmenter
 
     path = segmentation_path(directory, lang)
@@ -59,7 +59,7 @@ def file_fingerprint(path: str) -> str:
 
 
 def tokens_fingerprint(prefix: str) -> str | None:
-    """The checksum of a token dataset's ``.bin``; None if the file does not exist. Raises SyntaxDataError."""
+    """The checksum of a token dataset's ``.bin``; None if the file does not exist."""
     path = prefix + ".bin"
     return file_checksum(path) if os.path.exists(path) else None
 
@@ -119,12 +119,9 @@ class DataDirectory:
         self._manifest.check((name for lang in self.langs.values() for name in language_files(lang)), once=True)
 
     def check_files(self, split: str, *, combine: bool) -> dict[str, str]:
-        """Check the tokens of a split, and all files that belong to them, against their manifest.
+        """Check a split's tokens (with ``combine``, those of ``train1`` etc. too) and the files of both languages.
 
         Stores are verified by their reader, block by block. A directory without a manifest is not checked.
-
-        Args:
-            combine: whether ``train1`` and so on are read with ``train``
 
         Returns:
             the checksums of the token files by path

@@ -14,27 +14,15 @@ from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 
 def parses_of(texts: Sequence[str]) -> list[str]:
-    """The parses of files of pieces; empty if no text has one.
-
-    Raises:
-        SyntaxDataError: some texts have a parse and others have none
-    """
+    """The parses of files of pieces, which have to exist if one does; empty if no text has one."""
     parses = [text + PARSE_SUFFIX for text in texts]
-    missing = [path for path in parses if not os.path.exists(path)]
-    if missing and len(missing) < len(parses):
-        raise SyntaxDataError(
-            "no such file, but other texts have a parse",
-            path=missing[0],
-            hint="fairseq-syntax segment writes it from the text's .conllu",
-        )
-    return [] if missing else parses
+    return parses if any(map(os.path.exists, parses)) else []
 
 
 def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers = 1) -> dict[str, int]:
@@ -48,9 +36,6 @@ def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers =
 
     Returns:
         the number of labels of each column
-
-    Raises:
-        SyntaxDataError: the input is invalid
     """
 
     def merge(made: MadeParts) -> dict[str, int]:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.directory import dictionary_path, language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, load_tokens, make_dictionary
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines
 from fairseq_syntax.runtime.jobs import Step, read_record
@@ -43,7 +44,7 @@ class Side(NamedTuple):
 
 
 def languages(args: Namespace) -> list[str]:
-    """The languages that ``fairseq-preprocess`` binarizes: the source and, if there is one, the target."""
+    """The languages that are binarized: the source and, if there is one, the target."""
     return [args.source_lang] if args.only_source or not args.target_lang else [args.source_lang, args.target_lang]
 
 
@@ -92,8 +93,6 @@ def check_input(args: Namespace) -> None:
     """
     list(sides(args))
     check_text(args)
-    from fairseq_syntax.data.tokens import load_dictionary
-
     files = _dictionary_files(args)
     for path in filter(None, files.values()):
         load_dictionary(path)
@@ -129,13 +128,7 @@ def check_text(args: Namespace) -> None:
 
 
 def check_dataset(args: Namespace) -> None:
-    """Check that the token dataset exists and that its sentence lengths match the text.
-
-    Raises:
-        SyntaxDataError: there is no dataset, it is damaged, or its number of sentences or their lengths differ
-    """
-    from fairseq_syntax.data.tokens import load_tokens
-
+    """Check that the token dataset exists and that its sentence lengths match the text. Raises SyntaxDataError."""
     parsed_sides = list(sides(args))
     if not parsed_sides:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
@@ -155,15 +148,11 @@ def check_dataset(args: Namespace) -> None:
 
 def _labels_file(args: Namespace, lang: str) -> str | None:
     """The label inventory that was given for a language."""
-    path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
-    return path
+    return args.source_labels if lang == args.source_lang else args.target_labels
 
 
 def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
-    """Binarize the syntax of all splits in ``args`` into ``args.destdir``, next to their token datasets.
-
-    ``workers``: the workers of a cluster, instead of ``args.workers`` processes.
-    """
+    """Binarize the syntax of all splits next to their token datasets, by ``workers`` instead of ``args.workers``."""
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
         path, given = labels_path(args.destdir, side.lang), _labels_file(args, side.lang)
@@ -204,22 +193,6 @@ def train_command(destdir: str) -> str:
     return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
 
 
-def add_syntax_options(parser: ArgumentParser) -> None:
-    """Add the options of the syntax step, for ``fairseq-preprocess`` and ``fairseq-syntax binarize``."""
-    group = parser.add_argument_group("Syntax")
-    group.add_argument(
-        "--source-parses",
-        metavar="DIR",
-        help="folder with the parses of the source, named like its pieces (default: next to the pieces)",
-    )
-    for side in ("source", "target"):
-        group.add_argument(
-            f"--{side}-labels",
-            metavar="FILE",
-            help=f"use this label inventory for the {side} (default: made from the training data, as labels.LANG.json)",
-        )
-
-
 def wrap_main(module: Any) -> None:
     """Replace ``main`` of fairseq-preprocess, so that it also binarizes syntax for this package's task."""
     original = inspect.unwrap(module.main)  # a process may build the command's parser more than once
@@ -243,11 +216,7 @@ def wrap_main(module: Any) -> None:
 
 
 def _preprocess(module: Any, args: Namespace) -> None:
-    """Make dictionaries, token datasets and stores, except for finished ones.
-
-    Args:
-        module: ``fairseq_cli.preprocess``
-    """
+    """Make dictionaries, token datasets and stores, except for finished ones; ``module`` is fairseq's command."""
     check_input(args)
     make_folder(args.destdir)
     with locked(os.path.join(args.destdir, "preprocess")):
@@ -279,10 +248,8 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
     """Make ``dict.LANG.txt`` for all languages: the given dictionary, or the one that fairseq would make.
 
     Raises:
-        SyntaxDataError: a different dictionary already exists, or a file cannot be written
+        SyntaxDataError: a different dictionary already exists
     """
-    from fairseq_syntax.data.tokens import load_dictionary
-
     files = _dictionary_files(args)
     copies = {dictionary_path(args.destdir, lang): file for lang, file in files.items() if file is not None}
     for path, file in copies.items():
@@ -300,13 +267,7 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
 
 
 def _make_dictionary(args: Namespace, langs: list[str]) -> None:
-    """Make the dictionary of one language, or a joined one, from the training text, unless this is done.
-
-    Raises:
-        SyntaxDataError: a different dictionary already exists
-    """
-    from fairseq_syntax.data.tokens import make_dictionary
-
+    """Make the dictionary of one language, or a joined one, from the training text; never replaces another one."""
     side = "src" if args.source_lang in langs else "tgt"
     limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
     # A joined dictionary covers both texts, even if it is only written for the source.
@@ -327,13 +288,7 @@ def _make_dictionary(args: Namespace, langs: list[str]) -> None:
 def _make_tokens(
     make: Callable[..., None], dictionary: Any, prefix: str, split: str, lang: str, args: Namespace
 ) -> None:
-    """Binarize the tokens of one side of a split, unless this is done.
-
-    Args:
-        make: fairseq's function, which makes datasets of other types than ``mmap``
-    """
-    from fairseq_syntax.data.tokens import binarize_tokens  # imports fairseq, which --help should not wait for
-
+    """Binarize the tokens of one side of a split, unless this is done; fairseq's ``make`` does other types."""
     logger.info("[%s] Dictionary: %d types", lang, len(dictionary))
     if args.dataset_impl != "mmap":
         make(dictionary, prefix, split, lang, args, args.workers)

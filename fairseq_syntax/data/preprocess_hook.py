@@ -8,6 +8,23 @@ from __future__ import annotations
 
 import functools
 import sys
+from argparse import ArgumentParser
+
+
+def add_syntax_options(parser: ArgumentParser) -> None:
+    """Add the options of the syntax step, for ``fairseq-preprocess`` and ``fairseq-syntax binarize``."""
+    group = parser.add_argument_group("Syntax")
+    group.add_argument(
+        "--source-parses",
+        metavar="DIR",
+        help="folder with the parses of the source, named like its pieces (default: next to the pieces)",
+    )
+    for side in ("source", "target"):
+        group.add_argument(
+            f"--{side}-labels",
+            metavar="FILE",
+            help=f"use this label inventory for the {side} (default: made from the training data, as labels.LANG.json)",
+        )
 
 
 def install() -> None:
@@ -18,7 +35,7 @@ def install() -> None:
 
     @functools.wraps(original)
     def add_preprocess_args(parser):
-        from fairseq_syntax.data.preprocess import add_syntax_options, wrap_main
+        from fairseq_syntax.data.preprocess import wrap_main
 
         group = original(parser)
         add_syntax_options(parser)

@@ -18,6 +18,7 @@ from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import dictionary_path, folder_and_language
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
 
@@ -59,8 +60,6 @@ class Tokens:
     """
 
     def __init__(self, store: str) -> None:
-        from fairseq_syntax.data.tokens import load_dictionary, load_tokens
-
         prefix = store.removesuffix(STORE_SUFFIX)
         self.dictionary = load_dictionary(dictionary_path(*folder_and_language(prefix)))
         self.dataset = load_tokens(prefix)
@@ -80,11 +79,7 @@ def word_of(pieces: list[str]) -> str:
 
 
 def report(store: SyntaxStore, groups: str = "ud") -> str:
-    """The statistics of a store as text, among them those that :func:`.binarize` recorded.
-
-    Args:
-        groups: the label groups of LDD whose mass is reported
-    """
+    """The statistics of a store as text, with the mass in label groups of LDD."""
     counts = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
     empty = cyclic = 0
     for first in range(0, len(store), _BLOCK):

@@ -112,14 +112,10 @@ def make_dictionary(
 
     Args:
         paths: the texts, with words separated by white space; only ``\\n`` ends a line
-        threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
         workers: the number of processes, or the workers of a cluster
 
     Returns:
         the number of symbols
-
-    Raises:
-        SyntaxDataError: a text cannot be read, or a file cannot be written
     """
 
     def merge(made: MadeParts) -> dict[str, int]:
@@ -149,14 +145,9 @@ def binarize_tokens(
     Args:
         step: the step, whose outputs are ``PREFIX.bin`` and ``PREFIX.idx``
         path: the text, with words separated by white space; only ``\\n`` ends a line
-        dictionary: a fairseq ``Dictionary``
-        workers: the number of processes; the files do not depend on it
 
     Returns:
         fairseq's summary, with only the number of unknown words; None if the step was already done
-
-    Raises:
-        SyntaxDataError: the text cannot be read, or a file cannot be written
     """
     data_path, index_path = step.outputs
     dtype = best_fitting_int_dtype(len(dictionary))

@@ -80,11 +80,7 @@ class Vocabularies:
         self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
     def check_directory(self, side: str, symbols: list[str], path: str) -> None:
-        """Check that another directory of training data has the same ids.
-
-        Raises:
-            SyntaxDataError: its dictionary differs
-        """
+        """Check that another directory of training data has the same dictionary. Raises SyntaxDataError."""
         if fingerprint(symbols) != self._dictionaries[side]:
             raise SyntaxDataError(
                 "differs from the dictionary of the first directory: its ids would stand for other pieces",
@@ -93,11 +89,7 @@ class Vocabularies:
             )
 
     def segmenter(self, side: str) -> Segmenter | None:
-        """The segmentation of a side; None if there is none and no model needs it.
-
-        Raises:
-            SyntaxDataError: it is missing, and a loaded model was trained on its pieces
-        """
+        """The segmentation of a side; None if there is none, an error if a loaded model was trained on its pieces."""
         segmenter = self._directory.segmenter(side)
         if segmenter is None and side in self._trained:
             message = f"is missing: the model was trained on pieces of a {side} segmentation"
@@ -109,15 +101,10 @@ class Vocabularies:
 
 
 def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
-    """Check that a checkpoint has the architecture of the model, and the labels and tags of the data.
-
-    Args:
-        state: the checkpoint
-        model: the options of the model that is trained
-        path: the path of the checkpoint, for error messages
+    """Check that a checkpoint has the architecture of a model (its options), and the labels and tags of the data.
 
     Raises:
-        SyntaxDataError: the architecture, labels or tags differ
+        SyntaxDataError: they differ; ``path`` is the checkpoint's
     """
     # Checkpoints contain fairseq's configuration, older ones the parsed arguments.
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}

@@ -99,11 +99,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     @property
     def source_segmenter(self) -> Any:
-        """The source's segmentation; None if the data directory has none.
-
-        Raises:
-            SyntaxDataError: it is missing, and a loaded model was trained on its pieces
-        """
+        """The source's segmentation; None if there is none, an error if a model was trained on its pieces."""
         return self._vocabularies.segmenter("source")
 
     @property
@@ -119,11 +115,7 @@ class SyntaxTranslationTask(TranslationTask):
         return ParseOrigins(self.directory.parsed_with("source"))
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split as fairseq does, with the syntax that the model and the criterion need.
-
-        Raises:
-            SyntaxDataError: needed syntax is missing or does not belong to the tokens
-        """
+        """Load a split as fairseq does, with the syntax that the model and the criterion need."""
         # With several parts, fairseq's default of −1 would give a dataset of negative length.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
@@ -168,11 +160,7 @@ class SyntaxTranslationTask(TranslationTask):
     # -- models and criteria, and their needs ----------------------------------------------------------------------
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build a model as fairseq does, and record what syntax it needs, in training or at inference.
-
-        Raises:
-            SyntaxDataError: an option of fairseq does not work with this model
-        """
+        """Build a model as fairseq does, and record what syntax it needs, in training or at inference."""
         if from_checkpoint:
             forget_embedding_files(cfg)
         else:
@@ -204,9 +192,6 @@ class SyntaxTranslationTask(TranslationTask):
 
         A criterion may have its own order of training batches: its ``epoch_iterator(base)`` replaces the task's
         iterator over epochs.
-
-        Raises:
-            SyntaxDataError: the criterion does not fit the model
         """
         self._criterion_built = True
         criterion = super().build_criterion(cfg)
@@ -234,33 +219,17 @@ class SyntaxTranslationTask(TranslationTask):
         return {**super().state_dict(), **self._vocabularies.recorded, "source_parsed_with": parsed_with}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """fairseq's.
-
-        Raises:
-            SyntaxDataError: the model was trained with another dictionary or segmentation
-        """
+        """fairseq's; checks that the model was trained with these dictionaries and segmentations."""
         self._last_parsed_with = state_dict.get("source_parsed_with")
         ours = ("dictionaries", "segmentations", "source_parsed_with")  # not part of fairseq's state
         super().load_state_dict({name: value for name, value in state_dict.items() if name not in ours})
-        self._vocabularies.add_model(
-            state_dict, "--data, or fairseq's first argument, is the directory that it was trained on"
-        )
+        hint = "--data, or fairseq's first argument, is the directory that it was trained on"
+        self._vocabularies.add_model(state_dict, hint)
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
-        """Check that training can resume from a checkpoint, or start from its parameters.
-
-        Args:
-            state: the checkpoint
-            model: the options of the model that is trained
-            path: the path of the checkpoint, for error messages
-
-        Raises:
-            SyntaxDataError: the architecture, dictionaries, segmentations, labels or tags differ
-        """
-        self._vocabularies.check(
-            state.get("task_state") or {},
-            "give fairseq-preprocess --srcdict and --tgtdict, those of the first training",
-        )
+        """Check that training can resume from a checkpoint, or start from its parameters; see :func:`check_trained`."""
+        hint = "give fairseq-preprocess --srcdict and --tgtdict, those of the first training"
+        self._vocabularies.check(state.get("task_state") or {}, hint)
         check_trained(state, model, path)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
@@ -339,25 +308,21 @@ class SyntaxTranslationTask(TranslationTask):
 
     @cached_property
     def _input(self) -> Any:
-        """The reader of raw and parsed sentences; it imports parsers and alignments, so it is created when needed."""
+        """The reader of raw and parsed sentences; it imports parsers and alignments, so it waits until needed."""
         from fairseq_syntax.inference.interactive import InteractiveInput
 
         return InteractiveInput(self)
 
     @cached_property
     def _generation(self) -> Generation:
-        """The task's work before and after fairseq's search, imported when needed."""
+        """The task's work before and after fairseq's search."""
         from fairseq_syntax.inference.generation import Generation
 
         return Generation(self, lambda number: self._input.text_of(number))
 
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
-        """fairseq's; also lets fairseq-interactive read its input by this package.
-
-        Raises:
-            SyntaxDataError: a dictionary, label inventory or segmentation is not the one that the data were made with
-        """
+        """fairseq's; checks the languages' files, and lets fairseq-interactive read its input by this package."""
         path = cfg.data.split(os.pathsep)[0]
         if cfg.source_lang is None or cfg.target_lang is None:
             cfg.source_lang, cfg.target_lang = language_pair(path) or infer_language_pair(path)
@@ -380,12 +345,7 @@ class SyntaxTranslationTask(TranslationTask):
         return task
 
     def build_bpe(self, args: Any) -> Any:
-        """fairseq's ``--bpe``, otherwise the segmentation of the data, so that output is text.
-
-        Raises:
-            SyntaxDataError: the segmentation that the model was trained with is missing, and neither ``--bpe`` nor
-                ``--post-process`` joins its pieces
-        """
+        """fairseq's ``--bpe``, otherwise the segmentation of the data, so that output is text."""
         bpe = super().build_bpe(args)
         joins = bool(self.cfg.post_process) and is_set(self.cfg.post_process)
         if bpe is not None or (joins and self.directory.segmenter("target") is None):
@@ -417,10 +377,8 @@ class SyntaxTranslationTask(TranslationTask):
 
         fairseq's own implementation runs the model without its syntax and aligns pieces.
         """
-        args, seq_gen_cls, extra_gen_cls_kwargs = self._generation.generator_options(
-            models, args, seq_gen_cls, extra_gen_cls_kwargs
-        )
-        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+        options = self._generation.generator_options(models, args, seq_gen_cls, extra_gen_cls_kwargs)
+        return super().build_generator(models, *options, prefix_allowed_tokens_fn)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """fairseq's; batches of fairseq-interactive, which contain only tokens, get their syntax and numbers back."""

@@ -66,21 +66,21 @@ def test_several_processes_without_a_gpu(monkeypatch):
     """As torchrun starts them, and as fairseq is to start them; not where nobody says how many."""
     given = DistributedTrainingConfig()
     given.distributed_world_size = 1
-    assert not _start_processes(given, tpu=False) and given.distributed_init_method is None
+    assert not _start_processes(given) and given.distributed_init_method is None
     given.distributed_world_size = 2
-    assert _start_processes(given, tpu=False)
+    assert _start_processes(given)
     assert given.distributed_init_method.startswith("tcp://127.0.0.1:") and given.distributed_backend == "gloo"
     with data_error("--distributed-rank"):
-        _start_processes(given, tpu=False)
+        _start_processes(given)
     given = DistributedTrainingConfig()
     given.distributed_world_size = 1
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert not _start_processes(given, tpu=False) and given.distributed_init_method is None, "a launcher of one"
+    assert not _start_processes(given) and given.distributed_init_method is None, "a launcher of one"
     given = DistributedTrainingConfig()
     for name, value in {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert not _start_processes(given, tpu=False)
+    assert not _start_processes(given)
     assert (given.distributed_rank, given.distributed_world_size, given.distributed_no_spawn) == (1, 3, True)
 
 
