@@ -11,10 +11,8 @@ def install() -> None:
     """Apply all patches."""
     from fairseq_syntax.compat import checkpoints, hub, models, processes
 
-    checkpoints.install()
-    hub.install()
-    models.install()
-    processes.install()
+    for patched in (checkpoints, hub, models, processes):
+        patched.install()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fairseq_syntax.data.batch import places_of
 from fairseq_syntax.data.packing import target_syntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
-from fairseq_syntax.model.options import check_options, option
+from fairseq_syntax.model.options import check_options, option, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 
@@ -101,13 +101,9 @@ class LaSynEMCriterion(FairseqCriterion):
             # UNKNOWN also means "not observed" in em_loss.
             observed=tags if self.training and decoder.num_updates < self.observed_updates else None,
         )
-        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
-        log = {
-            "nll_loss": em.nll.sum(),
-            "ntokens": sample["ntokens"],
-            "nsentences": target.size(0),
-            "sample_size": sample_size,
-        }
+        n_tokens, n_sentences = sample["ntokens"], target.size(0)
+        size = n_sentences if self.sentence_avg else n_tokens
+        log = {"nll_loss": em.nll.sum(), "ntokens": n_tokens, "nsentences": n_sentences, "sample_size": size}
         loss = em.loss
         if self.tag_weight:
             tag_loss = F.nll_loss(log_prior, tags, ignore_index=UNKNOWN, reduction="sum")
@@ -117,7 +113,7 @@ class LaSynEMCriterion(FairseqCriterion):
             log["tag_correct"] = log_prior.argmax(dim=1).eq(tags).sum()
         head_loss, head_log = system_losses(model, extra, sample)
         loss = loss + head_loss
-        return loss, sample_size, {"loss": loss.data, **log, **head_log}
+        return loss, size, {"loss": loss.data, **log, **head_log}
 
     def epoch_iterator(self, base: "TrainingBatches") -> "TrainingBatches":
         """The task's batches, with the batches of each update repeated K times."""
@@ -131,11 +127,7 @@ class LaSynEMCriterion(FairseqCriterion):
             self._checked = decoder
         syntax = target_syntax(sample)
         if syntax is None:
-            raise SyntaxDataError(
-                "the tag loss needs the target's parse, and this batch has none",
-                option="--task",
-                hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
-            )
+            raise without_parse("the tag loss (unless --tag-weight is 0) needs the target's parse")
         tags = decoder.target_values(sample["target"], syntax)
         # In the first batch only, since the host waits for the device. Value 0 is </s>, and empty lines have no tag.
         if first and self.training and not tags.gt(0).any() and unpack(syntax).pieces.numel():

@@ -26,19 +26,20 @@ class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
 
     def forward(self, model, sample, reduce=True):
         net_output = model(**sample["net_input"])
-        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
-        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        translation_loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
         syntax_loss, syntax_log = system_losses(model, net_output[1], sample)
+        loss = translation_loss + syntax_loss
+        n_tokens, n_sentences = sample["ntokens"], sample["target"].size(0)
+        sample_size = n_sentences if self.sentence_avg else n_tokens
         logging_output = {
-            "translation_loss": loss.data,
+            "loss": loss.data,
+            "translation_loss": translation_loss.data,
             "nll_loss": nll_loss.data,
-            "ntokens": sample["ntokens"],
-            "nsentences": sample["target"].size(0),
+            "ntokens": n_tokens,
+            "nsentences": n_sentences,
             "sample_size": sample_size,
             **syntax_log,
         }
-        loss = loss + syntax_loss
-        logging_output["loss"] = loss.data
         if self.report_accuracy:
             n_correct, total = self.compute_accuracy(model, net_output, sample)
             logging_output.update(n_correct=n_correct.data, total=total.data)

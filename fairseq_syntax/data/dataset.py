@@ -61,9 +61,6 @@ class SideSyntax:
             check_against_tokens(store, np.asarray(part.sizes), labels, content)
         return cls(stores, repeats, arcs=arcs)
 
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
     def collate(self, ids: Tensor) -> PackedSyntax:
         """Fetch the syntax of the sentences ``ids`` [B], in this order."""
         numbers = ids.numpy()

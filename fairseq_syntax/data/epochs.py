@@ -60,10 +60,10 @@ class TrainingBatches(EpochBatchIterator):
     """
 
     def __init__(self, base: EpochBatchIterator, epoch: int, groups: Sequence[int], repeats: int = 1) -> None:
-        same = "dataset collate_fn seed num_shards shard_id num_workers buffer_size timeout disable_shuffling"
-        same += " grouped_shuffling reuse_dataloader persistent_workers"
+        of_data = ("dataset", "collate_fn", "seed", "num_shards", "shard_id", "num_workers", "buffer_size", "timeout")
+        of_order = ("disable_shuffling", "grouped_shuffling", "reuse_dataloader", "persistent_workers")
+        options = {name: getattr(base, name) for name in of_data + of_order}
         sampler = base.batch_sampler if callable(base.batch_sampler) else base.frozen_batches
-        options = {name: getattr(base, name) for name in same.split()}
         super().__init__(batch_sampler=sampler, epoch=epoch, **options)
         self.shard_id: int
         self.repeats, self.groups = repeats, list(groups) or [1]

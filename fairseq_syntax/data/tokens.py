@@ -184,7 +184,8 @@ def _write_index(path: str, dtype: type, sizes: np.ndarray) -> None:
     """
     begins = (np.cumsum(sizes, dtype=np.int64) - sizes) * np.dtype(dtype).itemsize
     with MMapIndexedDataset.Index.writer(path, dtype) as index:
-        index._file.write(struct.pack("<Q", len(sizes)) + sizes.tobytes() + begins.tobytes())
+        for array in (np.array([len(sizes)], np.uint64), sizes, begins):
+            index._file.write(array)
 
 
 def _count_words(part: TextPart) -> Made:
