@@ -6,7 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,7 @@ PARSE_SUFFIX = ".conllu"
 
 @dataclass
 class Summary:
-    """A summary of a store for the log, from its metadata.
+    """A summary of a store, from its metadata.
 
     ``label_mass`` is, for each dependency label, the total probability of its arcs (those of the artificial root count
     as ``root``) or, without arcs, its number of words.
@@ -48,17 +48,28 @@ class Summary:
     words: int
     pieces: int
     arcs: int | None
-    mass: float
-    label_mass: dict[str, float]
+    mass: float = 0.0
+    label_mass: dict[str, float] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        text = f"{self.sentences} sentences, {self.words} words, {self.pieces} pieces"
-        if self.arcs:
-            text += f", {self.arcs} arcs ({self.arcs / self.words:.2f} a word, mean mass {self.mass / self.words:.4f})"
+    @classmethod
+    def of(cls, store: SyntaxStore) -> Summary:
+        """The summary of a store; one that was not made by :func:`binarize` has no ``mass``."""
+        names = [f.name for f in fields(cls) if f.name in store.metadata]
+        return cls(**{name: store.metadata[name] for name in names})
+
+    def text(self, groups: str = "") -> str:
+        """In words, with the mass in label groups of LDD (by default the built-in ones that cover most of it)."""
+        words = max(self.words, 1)
+        text = f"{self.sentences:,} sentences, {self.words:,} words, {self.pieces:,} pieces"
+        text += f" ({self.pieces / words:.2f} a word), "
+        if self.arcs is None:
+            text += "trees only (parse with --distributions for arcs)"
+        else:
+            text += f"{self.arcs:,} arcs ({self.arcs / words:.2f} a word, mean mass {self.mass / words:.4f})"
         if self.label_mass:
-            name = built_in_for(self.label_mass)
-            coverage = read_label_groups(name).coverage(self.label_mass)
-            text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): {coverage}"
+            groups = groups or built_in_for(self.label_mass)
+            coverage = read_label_groups(groups).coverage(self.label_mass)
+            text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({groups}): {coverage}"
         return text
 
 
@@ -142,11 +153,11 @@ def binarize(
         total=n_lines,
         workers=workers,
     )
-    stored = SyntaxStore(out).metadata
+    store = SyntaxStore(out)
     if not labels.frozen:
-        labels.add(stored["labels"])
+        labels.add(store.labels)
     labels.unknown.update(note["unknown"])
-    return Summary(**{field.name: stored[field.name] for field in fields(Summary)})
+    return Summary.of(store)
 
 
 def _store_part(

@@ -170,7 +170,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             dictionary=dictionary_path(args.destdir, side.lang),
             workers=workers or args.workers,
         )
-        logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
+        logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary.text())
         if labels.unknown:
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
             labels.unknown.clear()

@@ -14,9 +14,9 @@ from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, un
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
+from fairseq_syntax.data.binarize import Summary
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import dictionary_path, folder_and_language
-from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 from fairseq_syntax.errors import SyntaxDataError
@@ -79,7 +79,7 @@ def word_of(pieces: list[str]) -> str:
 
 
 def report(store: SyntaxStore, groups: str = "ud") -> str:
-    """The statistics of a store as text, with the mass in label groups of LDD."""
+    """The summary of a store and the frequencies of its labels as text, with the mass in label groups of LDD."""
     counts = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
     empty = cyclic = 0
     for first in range(0, len(store), _BLOCK):
@@ -89,22 +89,11 @@ def report(store: SyntaxStore, groups: str = "ud") -> str:
         for name in LABEL_FIELDS:
             counts[name] += np.bincount(getattr(flat, name), minlength=len(counts[name]))
         store.release()
-    about = store.metadata
-    n_words, pieces, arcs = about["words"], about["pieces"], about["arcs"]
-    rows = [
-        store.path,
-        f"  {len(store):,} sentences ({empty:,} empty), {n_words:,} words, {pieces:,} pieces"
-        f" ({pieces / max(n_words, 1):.2f} a word)",
-    ]
+    rows = [store.path, "  " + Summary.of(store).text(groups).replace("; ", "\n  ")]
+    if empty:
+        rows.append(f"  empty lines: {empty:,}")
     if cyclic:  # tokens of several words can cause cycles
         rows.append(f"  sentences with a cycle, whose first word counts as a root: {cyclic:,}")
-    if arcs is None:
-        rows.append("  trees only, no arcs (parse with --distributions for LDD)")
-    else:
-        mean, mass = (number / max(n_words, 1) for number in (arcs, about.get("mass", 0.0)))
-        rows.append(f"  {arcs:,} arcs, {mean:.2f} a word; kept mass of a word: {mass:.4f} on average")
-    if about.get("label_mass"):
-        rows.append(f"  label groups {groups}: {read_label_groups(groups).coverage(about['label_mass'])}")
     for name, numbers in counts.items():
         counter = Counter({label: int(n) for label, n in zip(store.labels[name], numbers) if n})
         rows += [f"  {name}: {len(counter)} labels", *_histogram(counter)]
