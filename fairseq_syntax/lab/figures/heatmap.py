@@ -87,7 +87,6 @@ def _existing(what: str, wanted: Sequence[int] | None, count: int) -> Sequence[i
 
 def _grid(exhibit: Exhibit, maps: dict, columns, rows, parse: Tree | None, flip: bool) -> Figure:
     """Draw ``maps[layer][head]`` [rows, columns], and the parse above each column of pictures."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     grid = []
@@ -103,7 +102,6 @@ def _grid(exhibit: Exhibit, maps: dict, columns, rows, parse: Tree | None, flip:
     labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2  # the length of the longest piece in inches, at most
     height = len(grid) * (high + 0.35) + above + labels
     figure = Figure(figsize=(across * wide + labels + 0.6, height), layout="constrained")
-    FigureCanvasAgg(figure)
     ratios = ([above + labels] if parse else []) + [high] * len(grid)
     axes = figure.subplots(len(ratios), across, squeeze=False, height_ratios=ratios, sharex="col")
     places = np.arange(len(columns))[::-1] if flip else np.arange(len(columns))
