@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +22,13 @@ from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.packing import PackedSyntax, pack
 from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.systems.ldd import Ldd, LddConfig, LddTerm
-from fairseq_syntax.systems.pascal import ParentTerm, gaussian, one_hot
+from fairseq_syntax.systems.pascal import gaussian, one_hot
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 HEADS, HEAD_DIM = 16, 32
@@ -55,6 +58,13 @@ def syntax_of(length: int) -> SyntaxBatch:
     return SyntaxBatch(on_device, torch.full((sentences, length), 4, device=device()), pad=1)
 
 
+def linear_system(variant: str = "LDD") -> Ldd:
+    """The system with the groups ``ud``, on the device."""
+    args = Namespace(encoder_layers=1, encoder_embed_dim=HEADS * HEAD_DIM)
+    task: Any = SimpleNamespace(source_labels={"deprel": LABELS})
+    return Ldd(LddConfig(ldd_variant=variant, ldd_form="linear"), args, task).to(device())
+
+
 def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], None]], dict]:
     """One attention step forward and backward, without its projections: linear and dense LDD, and plain."""
     batch = max(1, TOKENS // length)
@@ -65,7 +75,7 @@ def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], Non
     )
     gradient = torch.randn_like(q)
     source = syntax_of(length)
-    system = Ldd(LddConfig(ldd_variant=variant, ldd_form="linear"), LABELS, read_label_groups("ud")).to(device())
+    system = linear_system(variant)
 
     def term() -> LddTerm:
         # Views are cached per batch: a new object per step, as in training.
@@ -111,7 +121,7 @@ def with_projections() -> None:
         attention = SyntaxSelfAttention(channels, HEADS).to(device())
         x = torch.randn(length, batch, channels, device=device(), requires_grad=True)
         source = syntax_of(length)
-        system = Ldd(LddConfig(ldd_form="linear"), LABELS, read_label_groups("ud")).to(device())
+        system = linear_system()
 
         def ours(attention=attention, x=x, source=source, system=system) -> None:
             term = system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)
@@ -198,7 +208,7 @@ def pascal() -> None:
                 step(sparse_factor_attention(q, k, v, factors))
 
             def dense(q=q, k=k, v=v, parent=parent, factor=factor, position=position, heads=heads) -> None:
-                term = ParentTerm(heads, parent, position, factor)
+                term = FactorTerm(factor(parent[:, :, None], position[:, None, :])[:, None], heads)
                 step(term.scores(q @ k.transpose(2, 3), None).softmax(-1) @ v)
 
             detail = {"batch": batch, "heads": heads, "head_dim": 64, "entries_per_row": 2 * half + 1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,8 @@ import torch.nn.functional as F
 from bench import corpus
 from bench.harness import compare, device, measure, record
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.systems.pascal import ParentTerm, gaussian
+from fairseq_syntax.model.dense_factors import FactorTerm
+from fairseq_syntax.systems.pascal import gaussian
 
 
 @measure("loader/syntax", "loader/syntax@153", "loader/arcs@153")
@@ -47,7 +47,7 @@ def store_size() -> None:
 
 @measure(*(f"layer/pascal@{t}" for t in (16, 64, 256, 1024)))
 def layer() -> None:
-    """The scaled attention, forward and backward, all heads scaled, against PyTorch's attention; the fused form too.
+    """The scaled attention, forward and backward, all heads scaled, against PyTorch's attention.
 
     Both get queries that are divided already, as projections make them in ``[T, B, H, d]``, and a gradient of numbers:
     that of a sum has stride 0, as no model's has, and matrix products with it take another path.
@@ -59,9 +59,9 @@ def layer() -> None:
         position = torch.arange(length, device=device()).expand(batch, length)
         parent = torch.randint(0, length, (batch, length), device=device()).float()
 
-        def ours(q=q, k=k, v=v, parent=parent, position=position, fused=False, gradient=gradient) -> None:
-            term = ParentTerm(4, parent, position, partial(gaussian, variance=1.0), fused=fused)
-            attended = term.attend(q, k, v, None)
+        def ours(q=q, k=k, v=v, parent=parent, position=position, gradient=gradient) -> None:
+            factor = gaussian(parent[:, :, None], position[:, None, :], 1.0)
+            attended = FactorTerm(factor[:, None]).attend(q, k, v, None)
             assert attended is not None
             torch.autograd.grad(attended, (q, k, v), gradient)
 
@@ -70,5 +70,3 @@ def layer() -> None:
 
         detail = {"batch": batch, "form": "one operation"}
         compare(f"layer/pascal@{length}", ours, plain, pairs=9, repeat=5, detail=detail)
-        if device() == "cuda":  # FlexAttention has no backward on CPUs
-            compare(f"layer/pascal_fused@{length}", partial(ours, fused=True), plain, repeat=5, detail={"batch": batch})

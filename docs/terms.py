@@ -98,12 +98,12 @@ def signed(value: float) -> str:
 
 
 def pascal() -> Drawing:
-    from fairseq_syntax.systems.pascal import ParentTerm, gaussian
+    from fairseq_syntax.systems.pascal import gaussian
 
     syntax = batch()
-    term = ParentTerm(None, syntax.parent_middle, syntax.offset_in_sentence, lambda p, j: gaussian(p, j, 1.0))
+    factor = gaussian(syntax.parent_middle[0, :, None], syntax.offset_in_sentence[0], 1.0)
     return Drawing(
-        [over_words("D: the factor on the scores", term.distance[0, 0], two_digits)],
+        [over_words("D: the factor on the scores", factor, two_digits)],
         "The factor $D$ for one parse: a row's scores are scaled by how near a key is to the row's parent. From the "
         "equation alone; below it, what a trained model makes of it.",
     )

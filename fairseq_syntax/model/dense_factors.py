@@ -1,9 +1,10 @@
-"""Attention whose scores are multiplied by a factor, or have one added, as one operation with its own backward pass.
+"""Attention whose scores are multiplied by a factor, or have one added.
 
-With single operations, autograd would store the scores before and after the factor as well as the weights, each
-``[B, H, T, T]``, and compute as many gradients of that size. Here the scores become the weights in place, only the
-weights are stored, and their gradient is computed in place too. The function is ``softmax(q kᵀ ⊙ P) v``, for sentences
-short enough for ``[T, T]`` tensors; for factors that are mostly zero, see :mod:`fairseq_syntax.model.sparse_factors`.
+It is one operation with its own backward pass. With single operations, autograd would store the scores before and after
+the factor as well as the weights, each ``[B, H, T, T]``, and compute as many gradients of that size. Here the scores
+become the weights in place, only the weights are stored, and their gradient is computed in place too. The function is
+``softmax(q kᵀ ⊙ P) v``, for sentences short enough for ``[T, T]`` tensors; for factors that are mostly zero, see
+:mod:`fairseq_syntax.model.sparse_factors`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,31 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.precision import full_precision
+
+
+class FactorTerm(ScoreTerm):
+    """``S ⊙ P`` on the first heads of a layer, or ``S + P``.
+
+    Args:
+        factor: P, [B, 1 or h, T, T]; row: query, column: key; gradients flow through it if it requires them
+        num_heads: h; None for all heads
+        add: add P instead of multiplying by it
+    """
+
+    def __init__(self, factor: Tensor, num_heads: int | None = None, add: bool = False) -> None:
+        self.factor, self.heads, self._add = factor, slice(0, num_heads), add
+        self.tensors = (factor,) if factor.requires_grad else ()
+
+    def scores(self, scores: Tensor, inputs: HeadInputs | None) -> Tensor:
+        factor = inputs.tensors[0] if inputs is not None and self.tensors else self.factor
+        return scores + factor.to(scores.dtype) if self._add else scores * factor.to(scores.dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        if self.tensors:
+            return None
+        return dense_factor_attention(q, k, v, self.factor, key_padding_mask, heads=self.heads, add=self._add)
 
 
 def dense_factor_attention(

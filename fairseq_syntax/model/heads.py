@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
-from fairseq_syntax.model.options import SystemConfig, read_options
+from fairseq_syntax.model.options import SystemConfig
 from fairseq_syntax.model.task import SyntaxTask
 
 Made = TypeVar("Made")
@@ -166,6 +166,11 @@ class HeadSystem(nn.Module):
             ``"arcs"`` (the parser's distribution)
         reads_queries: whether its terms use the queries of the heads, and not only their scores
         criterion: the ``--criterion`` that trains it, for recipes and tests
+
+    Args:
+        options: its options, of the type :attr:`config`
+        args: the model's options; what is set in them is saved in the checkpoint
+        task: the fairseq task
     """
 
     name: ClassVar[str]
@@ -176,21 +181,9 @@ class HeadSystem(nn.Module):
     criterion: ClassVar[str] = "label_smoothed_cross_entropy"
     _layers: Sequence[int] = ()
 
-    @classmethod
-    def from_args(cls: type[System], args: Namespace, task: SyntaxTask) -> System:
-        """Build the system from all options of a model."""
-        return cls.from_config(read_options(cls.config, args), args, task)
-
-    @classmethod
-    def from_config(cls: type[System], config: Any, args: Namespace, task: SyntaxTask) -> System:
-        """Build the system.
-
-        Args:
-            config: its options, of the type :attr:`config`
-            args: the model's options; what is set in them is saved in the checkpoint
-            task: the fairseq task
-        """
-        return cls()
+    def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__()
+        self.options = options
 
     # -- called once, when the model is built ------------------------------------------------------------------------
 

@@ -30,18 +30,28 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, SourceAttention
-from fairseq_syntax.model.options import SystemConfig, add_options, check_task, without_parse
+from fairseq_syntax.model.options import SystemConfig, add_options, check_task, read_options, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
 
 class SyntaxLSTMEncoder(LSTMEncoder):
     """fairseq's LSTM encoder, which passes the batch's syntax on to the decoder.
 
+    Args:
+        options: the options of the system
+        args: all options of the model
+        dictionary, sizes: as in fairseq
+
     Attributes:
         needs: what the model needs of the batch's syntax: nothing, or ``{"tree"}``
+        attended_units: the size of the states that the decoder attends to
     """
 
     needs: frozenset[str] = frozenset()
+
+    def __init__(self, options: Any, args: Namespace, dictionary: Any, **sizes: Any) -> None:
+        super().__init__(dictionary, **sizes)
+        self.attended_units = self.output_units
 
     def forward(  # type: ignore[override]
         self, src_tokens: Tensor, src_lengths: Tensor, src_syntax: BatchSyntax | None = None
@@ -178,7 +188,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         if hasattr(self, "additional_fc") and self.adaptive_softmax is None:
             features = self.dropout_out_module(self.additional_fc(features))
         if keep_reads:
-            return features, self.attention.over_source(reads, memory)
+            return features, self.attention.over_source(torch.stack(reads, dim=1), encoder_out)
         losses = self.attention.losses(memory, prev_output_tokens.ne(self.embed_tokens.padding_idx))
         if unnamed := losses.keys() - set(self.attention.supervises()):
             raise ValueError(f"losses that the attention's supervises() does not name: {', '.join(sorted(unnamed))}")
@@ -236,11 +246,14 @@ class SyntaxLSTMModel(LSTMModel):
     """fairseq's LSTM translation model; a system replaces its encoder, its attention or its decoder.
 
     Attributes:
-        config: the class of its options, which a system reads by :func:`.read_options`
+        config: the class of its options
+        encoder_class, decoder_class: built with its options
         training_needs, inference_needs: what the batch must contain of the source's syntax
     """
 
     config: ClassVar[type[SystemConfig]] = SystemConfig
+    encoder_class: ClassVar[type[SyntaxLSTMEncoder]] = SyntaxLSTMEncoder
+    decoder_class: ClassVar[type[SyntaxLSTMDecoder]] = SyntaxLSTMDecoder
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
 
@@ -266,7 +279,9 @@ class SyntaxLSTMModel(LSTMModel):
             raise SyntaxDataError("--encoder-layers must match --decoder-layers")
         source, target = task.source_dictionary, task.target_dictionary
         src_embed, tgt_embed = build_embeddings(args, source, target)
-        encoder = cls.build_encoder(
+        system_options = read_options(cls.config, args)
+        encoder = cls.encoder_class(
+            system_options,
             args,
             source,
             embed_dim=args.encoder_embed_dim,
@@ -280,9 +295,9 @@ class SyntaxLSTMModel(LSTMModel):
         )
         encoder.needs = cls.inference_needs
         adaptive = getattr(args, "criterion", None) == "adaptive_loss"
-        decoder = cls.build_decoder(
-            args,
+        decoder = cls.decoder_class(
             target,
+            cls.build_attention(system_options, args.decoder_hidden_size, encoder.attended_units),
             embed_dim=args.decoder_embed_dim,
             hidden_size=args.decoder_hidden_size,
             out_embed_dim=args.decoder_out_embed_dim,
@@ -298,19 +313,13 @@ class SyntaxLSTMModel(LSTMModel):
         return cls(encoder, decoder)
 
     @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        """The encoder, with fairseq's options for it."""
-        return SyntaxLSTMEncoder(dictionary, **options)
+    def build_attention(cls, options: Any, hidden_size: int, source_size: int) -> SourceAttention:
+        """The decoder's attention over the source; by default fairseq's.
 
-    @classmethod
-    def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
-        """The decoder, with fairseq's options for it."""
-        sizes = options["hidden_size"], options["encoder_output_units"]
-        return SyntaxLSTMDecoder(dictionary, cls.build_attention(args, *sizes), **options)
-
-    @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> SourceAttention:
-        """The decoder's attention over the source; by default fairseq's."""
+        Args:
+            options: the options of the system
+            hidden_size, source_size: the sizes of the decoder's and the encoder's states
+        """
         return GlobalAttention(hidden_size, source_size)
 
     @property

@@ -77,16 +77,13 @@ class SourceAttention(nn.Module):
             step: the target position, 0-based
 
         Returns:
-            [N, H], the attentional state õ; and the weights, in the form that :meth:`over_source` expects
+            [N, H], the attentional state õ; and the weights over the places, as :meth:`over_source` expects them
         """
         raise NotImplementedError
 
-    def over_source(self, reads: list[Any], memory: Any) -> Tensor:
-        """The weights of several steps, [N, steps, S], over right-padded columns of the source.
-
-        By default, the weights of the steps are [N, S] each.
-        """
-        return torch.stack(reads, dim=1)
+    def over_source(self, weights: Tensor, encoded: Encoded) -> Tensor:
+        """The weights of several steps [N, steps, places], over right-padded columns of the source: [N, steps, S]."""
+        return weights
 
     def supervises(self) -> tuple[str, ...]:
         """The names of all losses that it can have in training; a criterion that omits them is rejected."""
@@ -160,18 +157,11 @@ def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, float("-inf"))
 
 
-def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> Tensor:
-    """Spread the weights of words equally over their pieces; 0 on ``</s>`` and padding.
-
-    Args:
-        weights: [N, T, W]
-        syntax: the batch's syntax, with S columns
-        sentence: [N] int64, the sentence of each row
-
-    Returns:
-        [N, T, S]
-    """
+def words_to_pieces(weights: Tensor, encoded: Encoded) -> Tensor:
+    """Spread the weights [N, T, W] of words equally over their pieces: [N, T, S], 0 on ``</s>`` and padding."""
     N, T, W = weights.shape
-    word = syntax.of_word(syntax.word_in_sentence, W)[sentence, None]
-    share = syntax.of_word(1 / syntax.pieces, 0)[sentence, None]
-    return F.pad(weights, (0, 1)).gather(2, word.expand(N, T, -1)) * share
+    syntax = encoded.parse
+    word, share = syntax.of_word(syntax.word_in_sentence, W), syntax.of_word(1 / syntax.pieces, 0)
+    if encoded.sentence is not None:
+        word, share = word[encoded.sentence], share[encoded.sentence]
+    return F.pad(weights, (0, 1)).gather(2, word[:, None].expand(N, T, -1)) * share[:, None]

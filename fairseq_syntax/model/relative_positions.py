@@ -47,8 +47,8 @@ class RelativeEmbeddings(nn.Module):
         return [layer for layer, size in self._dims.items() if size == dim]
 
     def fit(self, layer: int, dim: int) -> None:
-        """Set the head size of a layer; the embeddings of all layers are initialised again."""
-        if self._dims[layer] != dim:
+        """Set the head size of a layer, if it is one of these; the embeddings of all layers are initialised again."""
+        if self._dims.get(layer, dim) != dim:
             self._dims[layer] = dim
             self._make()
 
@@ -76,17 +76,22 @@ class RelativeTerm(ScoreTerm):
     """
 
     def __init__(self, buckets: Tensor, vectors: Tensor) -> None:
-        self._buckets, self._vectors = buckets[:, None], vectors
+        self._buckets, self._vectors = buckets, vectors
+
+    @property
+    def buckets(self) -> Tensor:
+        """r(i, j), the same for all heads: [B or 1, 1, T, T]."""
+        return self._buckets[:, None]
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         # Not in __init__, since a checkpointed layer runs twice. One unbind joins both gradients in one kernel.
         keys, self._values = self._vectors.to(inputs.q.dtype).unbind()
         by_bucket = inputs.q @ keys.t()  # [B, H, T, R]; q holds the 1/√d
-        return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
+        return scores + by_bucket.gather(3, self.buckets.expand_as(scores))
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
         values = self._values.to(weights.dtype)
-        return sums_by_bucket(weights, self._buckets.expand_as(weights), values.size(0)) @ values
+        return sums_by_bucket(weights, self.buckets.expand_as(weights), values.size(0)) @ values
 
 
 def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:

@@ -20,18 +20,16 @@ class Thresholds:
             forward and backward (measured with 16 heads of size 32 and 32 to 512 tokens)
         scratch: elements of the largest scratch matrix of LaSyn's output layer, and of a chunk of its loss
         heap: whether ``topk`` uses a heap, which is slow for long rows and a k of some tens
-        fused: whether compiled FlexAttention is available and has a backward pass
     """
 
     scores_per_entry: int
     scratch: int
     heap: bool
-    fused: bool
 
 
-CPU = Thresholds(scores_per_entry=60, scratch=1 << 22, heap=True, fused=False)
+CPU = Thresholds(scores_per_entry=60, scratch=1 << 22, heap=True)
 # Estimated: LDD's linear form has some fifty kernels more, so the dense one is slower only from 512 tokens on.
-GPU = Thresholds(scores_per_entry=4000, scratch=1 << 24, heap=False, fused=True)
+GPU = Thresholds(scores_per_entry=4000, scratch=1 << 24, heap=False)
 
 
 def thresholds(device: torch.device) -> Thresholds:

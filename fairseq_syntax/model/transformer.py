@@ -21,7 +21,7 @@ from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
 from fairseq_syntax.model.heads import HeadSystem
 from fairseq_syntax.model.layers import needs_of
-from fairseq_syntax.model.options import add_options, check_task
+from fairseq_syntax.model.options import add_options, check_task, read_options
 from fairseq_syntax.model.task import SyntaxTask
 
 
@@ -149,7 +149,8 @@ def _chosen(
             raise SyntaxDataError(f"there is no system {name}", option=option, hint=hint)
     if len(set(names)) < len(names):
         raise SyntaxDataError(f"a system is named twice in {','.join(names)}", option=option)
-    return {name: registered[name].from_args(args, task) for name in names}
+    chosen = {name: registered[name] for name in names}
+    return {name: system(read_options(system.config, args), args, task) for name, system in chosen.items()}
 
 
 def syntax_architecture(args: Namespace) -> None:

@@ -70,6 +70,11 @@ class Paths:
 class Forest(Paths):
     """The trees of a batch."""
 
+    @classmethod
+    def of(cls, syntax: SyntaxBatch) -> Forest:
+        """The trees of a batch, made once per batch."""
+        return syntax.once(cls, lambda: cls(syntax))
+
     def __init__(self, syntax: SyntaxBatch) -> None:
         self._host_parent: np.ndarray | None = None
         steps, lengths, heads = syntax.size[1].bit_length(), syntax.flat.lengths, syntax.flat.heads

@@ -15,76 +15,55 @@ alone. No parse is needed at inference.
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
-from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
-from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, option_name
-from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.model.heads import Place
+from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
-from fairseq_syntax.systems.supervised_heads import attachment_accuracy, attachment_nll, link
+from fairseq_syntax.systems.lisa import BiaffineHead
+from fairseq_syntax.systems.supervised_heads import Attachments, parents
 
 
-class Targets(NamedTuple):
-    """Training targets for the rows of an attention head. All are [B, T].
-
-    Attributes:
-        parent: int64, the column that each piece attaches to
-        real: bool, True on supervised rows
-        word: bool, True on one piece per word, which represents the word
-        seen: bool, True on those of ``word`` whose head is among the keys
-    """
-
-    parent: Tensor
-    real: Tensor
-    word: Tensor
-    seen: Tensor
-
-
-def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
+def source_targets(syntax: SyntaxBatch, chain: bool) -> Attachments:
     """The targets in the encoder, for pieces and for ``</s>``, which attaches to itself.
 
     Args:
         chain: use the paper's rule for subwords
     """
     if not chain:
-        return Targets(link(syntax), ~syntax.padding, syntax.begins_word, syntax.begins_word)
+        return parents(syntax)._replace(real=~syntax.padding)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
     # `</s>` and padding belong to no word; as their own last pieces, they attach to themselves.
     last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))
     is_last = last_of_word == syntax.column
     word = syntax.real & is_last
-    return Targets(torch.where(is_last, last_of_parent, syntax.column + 1), ~syntax.padding, word, word)
+    parent = torch.where(is_last, last_of_parent, syntax.column + 1)
+    return Attachments(parent, ~syntax.padding, word, word, syntax.padding[:, None, :])
 
 
-def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
+def target_targets(syntax: SyntaxBatch, chain: bool) -> Attachments:
     """The targets in the decoder, whose input is ``</s>`` and the target; no piece attaches to a later one.
 
     Args:
         syntax: the target's syntax, in the columns of the target
         chain: use the paper's rule for subwords
     """
-    parent, _, word, _ = source_targets(syntax, chain)
+    parent, _, word, _, padding = source_targets(syntax, chain)
     # Shift right by one column. The column that is dropped is `</s>` or padding, never a piece.
     parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, syntax.real, word))
     later = parent > syntax.column
-    return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
+    future = torch.ones(2 * [syntax.size[1]], dtype=torch.bool, device=syntax.device).triu(1)
+    return Attachments(torch.where(later, syntax.column, parent), real, word, word & ~later, future | padding)
 
 
 @dataclass
 class DbsaConfig(SystemConfig):
-    """The options of both sides."""
-
     dbsa_layer: int = option(-1, "encoder layer of the biaffine head, from 0; -1 is the top layer")
     dbsa_head: int = option(0, "attention head, from 0", low=0)
     dbsa_weight: float = option(0.5, "weight of the encoder head's loss", low=1e-6, high=1e3)
@@ -96,93 +75,39 @@ class DbsaConfig(SystemConfig):
     )
     dbsa_chain: bool = option(
         False,
-        "the paper's treatment of subwords: each piece attaches to the next, the last one to the last "
-        "piece of the head",
+        "the paper's rule for subwords: each piece attaches to the next, the last one to the last piece of the head",
         "",
     )
 
 
-class BiaffineHead(HeadSystem):
-    """Code shared by both sides: one biaffine attention head and its loss.
+class DbsaHead(BiaffineHead):
+    """Code shared by both sides: linear queries and keys, and one set of options."""
 
-    Args:
-        options: the options of both sides
-        args: the model's options, with the sizes of this side
-
-    Attributes:
-        side: ``encoder`` or ``decoder``
-        loss_name: the name of the loss, and the prefix of the options ``_layer``, ``_head`` and ``_weight``
-    """
-
-    config = DbsaConfig
-    criterion = "supervised_head"
-    training_needs = frozenset({"tree"})
-    side: str
-    loss_name: str
-
-    def __init__(self, options: DbsaConfig, args: Namespace) -> None:
-        super().__init__()
-        prefix, side = self.loss_name, self.side
-        layer, layers = getattr(options, f"{prefix}_layer"), getattr(args, f"{side}_layers")
-        (layer,) = layer_numbers(option_name(f"{prefix}_layer"), str(layer), layers)
-        self._layers, self.place = (layer,), (layer, getattr(options, f"{prefix}_head"))
-        self.weight, self.chain = getattr(options, f"{prefix}_weight"), options.dbsa_chain
-        embed_dim = getattr(args, f"{side}_embed_dim")
-        dim = options.dbsa_dim or embed_dim // getattr(args, f"{side}_attention_heads")
-        self.biaffine = Biaffine(embed_dim, dim, linear=True)
-
-    @classmethod
-    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> BiaffineHead:
-        return cls(config, args)
-
-    def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(replaces=frozenset({self.place[1]}))
-
-    def supervises(self) -> Mapping[str, Place]:
-        return {self.loss_name: self.place}
-
-    def term(self, step: Step, layer: int) -> BiaffineTerm:
-        return BiaffineTerm(self.place[1], self.biaffine)
-
-    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
-        """The targets, and the mask [1 or B, 1 or T, T] of keys that the rows do not see."""
-        raise NotImplementedError
-
-    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
-        """The cross entropy of the supervised rows towards their targets, summed over rows."""
-        targets, hidden = self.targets(step.parse)
-        hidden = hidden | step.padding[:, None, :]  # [B, T, T]
-        nll = attachment_nll(scores, targets.parent, targets.real, hidden)
-        counts = None
-        if not self.training:
-            counts = attachment_accuracy(scores, targets.parent, targets.word, targets.seen, hidden)
-        return HeadLoss.of(self.weight, nll, targets.real.sum(), counts)
+    config, criterion, linear = DbsaConfig, "supervised_head", True
 
 
 @register_encoder_system("dbsa")
-class EncoderDbsa(BiaffineHead, EncoderSystem):
+class EncoderDbsa(DbsaHead, EncoderSystem):
     """The biaffine head of the encoder."""
 
-    side, loss_name = "encoder", "dbsa"
+    loss_name = "dbsa"
 
     def parent_head(self) -> Place | None:
         """The head, unless the last piece represents a word, since readers of the head expect the first piece."""
-        return None if self.chain else self.place
+        return None if self.options.dbsa_chain else self.place
 
-    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
-        return source_targets(syntax, self.chain), syntax.real.new_zeros(1, 1, 1)
+    def attachments(self, syntax: SyntaxBatch) -> Attachments:
+        return source_targets(syntax, self.options.dbsa_chain)
 
 
 @register_decoder_system("dbsa")
-class DecoderDbsa(BiaffineHead, DecoderSystem):
+class DecoderDbsa(DbsaHead, DecoderSystem):
     """The biaffine head of the decoder; its options are declared with the encoder's."""
 
     side, loss_name = "decoder", "dbsa_decoder"
 
-    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
-        length = syntax.size[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=syntax.real.device).triu(1)
-        return target_targets(syntax, self.chain), future[None]  # [1, T, T], True on later keys
+    def attachments(self, syntax: SyntaxBatch) -> Attachments:
+        return target_targets(syntax, self.options.dbsa_chain)
 
 
 register_presets("dbsa_transformer", encoder_syntax="dbsa", decoder_syntax="dbsa")

@@ -9,18 +9,16 @@ word, its parent, its children and its siblings, Equations 17 and 18), and atten
 from __future__ import annotations
 
 import logging
-from argparse import Namespace
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, words_to_pieces
 from fairseq_syntax.model.neighbourhoods import RELATIONS, line_relatives, word_grid, word_means
-from fairseq_syntax.model.options import option, read_options
+from fairseq_syntax.model.options import option
 from fairseq_syntax.model.position_attention import GuidedAttention, GuidedConfig, LogGaussian, PositionMemory
 
 logger = logging.getLogger(__name__)
@@ -37,22 +35,17 @@ class BlockMemory(PositionMemory):
         blocks: [B · W, R · W], for each word as the predicted position, what is added to the scores of the words of its
             sentence: 0 inside the word's block and −inf outside. R is 1, or 2 for ``interpolate``, with the block of
             the next word after the word's own
-        syntax: the batch's syntax
     """
 
     first: Tensor
     blocks: Tensor
-    syntax: SyntaxBatch
 
     def select(self, rows: Tensor) -> BlockMemory:
-        """The memory of the selected rows; the blocks are shared."""
         return replace(super().select(rows), first=self.first.index_select(0, rows))
 
 
 @dataclass
 class DLAAConfig(GuidedConfig):
-    """The options of DLAA."""
-
     dlaa_block_size: int = option(10, "maximum number of words in a block", low=1, high=1000)
     dlaa_alignment: str = option(
         "interpolate",
@@ -71,13 +64,14 @@ class BlockAttention(GuidedAttention):
     For a position between two words, ``interpolate`` attends to the blocks of both words and mixes the two contexts
     linearly. ``hard`` attends to the block of the nearest word, so the predictor has no gradient. ``gaussian`` attends
     to the same block, and multiplies the weights by Luong's Gaussian around the position.
-
-    Args:
-        options: the options of the system
-        hidden_size, source_size: the sizes of the decoder's and the encoder's states
     """
 
     def __init__(self, options: DLAAConfig, hidden_size: int, source_size: int) -> None:
+        if options.dlaa_alignment == "hard" and not options.guided_updates:
+            logger.warning(
+                "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
+                "was initialised, unless --guided-updates trains it"
+            )
         sigma = options.dlaa_block_size / 4 if options.dlaa_sigma is None else options.dlaa_sigma
         super().__init__(options, hidden_size, source_size, sigma)
         self.block_size, self.alignment = options.dlaa_block_size, options.dlaa_alignment
@@ -86,7 +80,8 @@ class BlockAttention(GuidedAttention):
         syntax, length = encoded.parse, encoded.parse.n_words  # [B]
         states = F.embedding(word_grid(syntax), word_means(encoded.states, syntax))  # [B, W, E]
         B, W, _ = states.shape
-        if self.alignment == "hard" and self.position is not None:
+        if self.alignment == "hard":
+            assert self.position is not None
             # A zero gradient for the predictor, since distributed training waits for a gradient of every parameter.
             states = states + 0 * self.position.score.weight.sum().type_as(states)
         last = (length - 1).clamp(min=0)  # [B]
@@ -104,7 +99,7 @@ class BlockAttention(GuidedAttention):
             after = (place + 1).minimum(last[:, None])  # [B, W], the next word; for the last word, itself
             blocks = torch.cat((blocks, blocks.gather(1, after[:, :, None].expand(-1, -1, W))), dim=2)
         first, blocks = syntax.rows * W, blocks.flatten(0, 1)
-        return BlockMemory(**vars(words), first=first, blocks=blocks, syntax=syntax)
+        return BlockMemory(**vars(words), first=first, blocks=blocks)
 
     def weights(self, hidden: Tensor, position: Tensor, memory: BlockMemory, step: int) -> Tensor:  # type: ignore[override]
         keys, where = memory.keys, position.detach()
@@ -122,10 +117,8 @@ class BlockAttention(GuidedAttention):
         factor, _ = LogGaussian.apply(memory.place, position, self.sigma)
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()
 
-    def over_source(self, reads: list[Tensor], memory: BlockMemory) -> Tensor:
-        weights = torch.stack(reads, dim=1)  # [N, T, W]
-        sentence = memory.first // weights.size(2)  # each has W rows of blocks
-        return words_to_pieces(weights, memory.syntax, sentence)
+    def over_source(self, weights: Tensor, encoded: Encoded) -> Tensor:
+        return words_to_pieces(weights, encoded)
 
 
 @register_lstm("dlaa_lstm")
@@ -136,11 +129,5 @@ class DLAAModel(SyntaxLSTMModel):
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
-        config = read_options(DLAAConfig, args)
-        if config.dlaa_alignment == "hard" and not config.guided_updates:
-            logger.warning(
-                "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
-                "was initialised, unless --guided-updates trains it"
-            )
-        return BlockAttention(config, hidden_size, source_size)
+    def build_attention(cls, options: DLAAConfig, hidden_size: int, source_size: int) -> BlockAttention:
+        return BlockAttention(options, hidden_size, source_size)

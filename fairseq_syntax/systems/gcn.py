@@ -26,7 +26,7 @@ from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded
 from fairseq_syntax.model.neighbourhoods import word_means
-from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, read_options
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
@@ -37,14 +37,8 @@ class GraphConvolution(nn.Module):
     """One layer, without the residual connection.
 
     Messages are sent along an edge in both directions, with a matrix for each direction and a bias for each direction
-    and label. The edge of a word to itself (the loop) has a matrix and a bias too.
-
-    Args:
-        size: C, the size of the states
-        num_labels: the size of the label inventory
-        gates: multiply each message by its gate g
-        edge_dropout: the probability in training that an edge is dropped, independently in each direction; the others
-            are scaled up accordingly. Loops are never dropped.
+    and label. The edge of a word to itself (the loop) has a matrix and a bias too. In training, edges are dropped with
+    probability ``edge_dropout``, independently in each direction, and the others are scaled up; loops are not dropped.
     """
 
     def __init__(self, size: int, num_labels: int, gates: bool = True, edge_dropout: float = 0.0) -> None:
@@ -58,20 +52,17 @@ class GraphConvolution(nn.Module):
         for linear in (self.upward, self.downward, self.loop):
             nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(self.loop.bias)
-        for embedding in (self.label_bias, self.label_gate):
-            if embedding is not None:
-                nn.init.zeros_(embedding.weight)
+        nn.init.zeros_(self.label_bias.weight)
+        if self.label_gate is not None:
+            nn.init.zeros_(self.label_gate.weight)
 
     def forward(self, h: Tensor, parent: Tensor, label: Tensor) -> Tensor:
-        """h' of all words.
+        """h' of all words, [W, C].
 
         Args:
             h: [W, C], the states of the words
             parent: [W] int64, the index of each word's head; for a root, its own index
             label: [W] int64, the label of the edge to the head
-
-        Returns:
-            [W, C]
         """
         bias_up, bias_down = self.label_bias(label).chunk(2, dim=1)
         up = self.upward(h) + bias_up  # messages from each word to its head
@@ -107,10 +98,6 @@ class SyntacticGCN(nn.Module):
 
     The state of a word is that of its first piece or the mean over its pieces; the output of the layers is added to all
     its pieces. The states of ``</s>`` and padding do not change.
-
-    Args:
-        options: the number of layers and their options
-        size, num_labels: as in :class:`GraphConvolution`
     """
 
     def __init__(self, options: GCNConfig, size: int, num_labels: int) -> None:
@@ -135,8 +122,6 @@ class SyntacticGCN(nn.Module):
 
 @dataclass
 class GCNBlockConfig(GCNConfig):
-    """The options of graph convolutions in a Transformer."""
-
     gcn_after: str = option(
         "-1",
         "place of the convolutions: after an encoder layer, from 0, -1 is the top layer; or on the embeddings",
@@ -145,31 +130,22 @@ class GCNBlockConfig(GCNConfig):
 
 @register_encoder_system("gcn")
 class GCNBlock(EncoderSystem):
-    """Graph convolutions after a layer of a Transformer encoder, or on its embeddings.
-
-    Args:
-        gcn: the convolutions
-        after: the 0-based layer; None for the embeddings (with positions)
-    """
+    """Graph convolutions after a layer of a Transformer encoder, or on its embeddings (with positions)."""
 
     config = GCNBlockConfig
     training_needs = inference_needs = frozenset({"tree"})
 
-    def __init__(self, gcn: SyntacticGCN, after: int | None) -> None:
-        super().__init__()
-        self.gcn, self.after = gcn, after
-
-    @classmethod
-    def from_config(cls, config: GCNBlockConfig, args: Namespace, task: SyntaxTask) -> GCNBlock:
-        place: str = config.gcn_after
-        after: int | None = None
+    def __init__(self, options: GCNBlockConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        place = options.gcn_after
+        self.after: int | None = None  # the embeddings
         if place != "embeddings":
             if not place.removeprefix("-").isdecimal():
                 message = f"must be the number of an encoder layer or embeddings, not {place}"
                 raise SyntaxDataError(message, option="--gcn-after")
-            (after,) = layer_numbers("--gcn-after", place, args.encoder_layers)
+            (self.after,) = layer_numbers("--gcn-after", place, args.encoder_layers)
         labels = remember_labels(args, task, "deprel")
-        return cls(SyntacticGCN(config, args.encoder_embed_dim, len(labels)), after)
+        self.gcn = SyntacticGCN(options, args.encoder_embed_dim, len(labels))
 
     def blocks(self) -> Sequence[int | None]:
         return (self.after,)
@@ -181,17 +157,24 @@ class GCNBlock(EncoderSystem):
 register_presets("gcn_transformer", encoder_syntax="gcn")
 
 
+@dataclass
+class GCNEncoderConfig(GCNConfig):
+    gcn_after: str = option(
+        "encoder",
+        "place of the convolutions: on the encoder states or on the embeddings",
+        choices=("encoder", "embeddings"),
+    )
+
+
 class GCNEncoder(SyntaxLSTMEncoder):
-    """The LSTM encoder with graph convolutions on its states, or on its embeddings.
+    """The LSTM encoder with graph convolutions on its states, or on its embeddings."""
 
-    Args:
-        dictionary, options: as in fairseq
-        gcn: the convolutions
-        after: ``encoder`` or ``embeddings``
-    """
-
-    def __init__(self, dictionary: Any, gcn: SyntacticGCN, after: str, **options: Any) -> None:
-        super().__init__(dictionary, **options)
+    def __init__(self, options: GCNEncoderConfig, args: Namespace, dictionary: Any, **sizes: Any) -> None:
+        after = options.gcn_after
+        units = sizes["hidden_size"] * (1 + bool(sizes["bidirectional"]))
+        size = {"encoder": units, "embeddings": sizes["embed_dim"]}[after]
+        gcn = SyntacticGCN(options, size, len(args.source_deprel_labels))
+        super().__init__(options, args, dictionary, **sizes)
         self.gcn, self.after = gcn, after
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
@@ -206,36 +189,13 @@ class GCNEncoder(SyntaxLSTMEncoder):
         return replace(encoded, states=self.gcn(encoded.states, encoded.parse))
 
 
-@dataclass
-class GCNEncoderConfig(GCNConfig):
-    """The options of graph convolutions in an LSTM."""
-
-    gcn_after: str = option(
-        "encoder",
-        "place of the convolutions: on the encoder states or on the embeddings",
-        choices=("encoder", "embeddings"),
-    )
-
-
 @register_lstm("gcn_lstm")
 class GCNModel(SyntaxLSTMModel):
     """fairseq's LSTM with attention, with graph convolutions in its encoder."""
 
-    config = GCNEncoderConfig
+    config, encoder_class = GCNEncoderConfig, GCNEncoder
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
     def remember(cls, args: Namespace, task: SyntaxTask) -> None:
-        """Record the labels of the task's source."""
         remember_labels(args, task, "deprel")
-
-    @classmethod
-    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        config = read_options(cls.config, args)
-        after = config.gcn_after
-        sizes = {
-            "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),
-            "embeddings": options["embed_dim"],
-        }
-        gcn = SyntacticGCN(config, sizes[after], len(args.source_deprel_labels))
-        return GCNEncoder(dictionary, gcn, after, **options)

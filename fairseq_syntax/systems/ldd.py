@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import REMEMBERED_TEXTS, SystemConfig, layer_numbers, option
@@ -53,9 +53,6 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
         root: the group for the root's mass, -1 for none
         groups: L, the number of groups
         best: use the 1-best tree, with 1 in the group of each arc's label
-
-    Returns:
-        factors of size (B, L, T)
     """
     arcs = syntax.tree_arcs if best else syntax.piece_arcs
     word = syntax.word_of_piece
@@ -66,11 +63,7 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
 
 
 def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFactors:
-    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP); the same for all heads.
-
-    Returns:
-        factors of size (B, ``heads``, T)
-    """
+    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP); the same for all heads."""
     arcs = syntax.tree_arcs if best else syntax.piece_arcs
     B, T = syntax.size
     return SparseFactors.of((B, heads, T), arcs.batch, None, arcs.dependent, arcs.head, arcs.prob)
@@ -108,30 +101,14 @@ class LddTerm(ScoreTerm):
         return sparse_factor_attention(q, k, v, self._factors, key_padding_mask)
 
 
-class UniformTerm(ScoreTerm):
-    """Equations 4 and 5 with a constant LDD (ULDD, UUDD).
+def uniform_factor(syntax: SyntaxBatch, groups: int) -> Tensor:
+    """A constant LDD, [B, 1, T, T]: 1/(T·L) between pieces with L groups (ULDD), or 1/T with one (UUDD).
 
-    Args:
-        point: [B] float, the constant of each sentence
-        real: [B, T] bool, True on pieces; rows and columns of ``</s>`` are 0
-        form: ``dense``; otherwise PyTorch's attention is used, with scaled queries
+    T is the number of pieces of each sentence. Rows and columns of ``</s>`` are 0.
     """
-
-    def __init__(self, point: Tensor, real: Tensor, form: str = "auto") -> None:
-        self._point, self._real, self._dense = point, real, form == "dense"
-        self.without_dropout = form == "linear"
-
-    def scores(self, scores: Tensor, inputs: HeadInputs | None) -> Tensor:
-        both = self._real[:, :, None] & self._real[:, None, :]
-        return scores * (both * self._point[:, None, None])[:, None].to(scores.dtype)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        if self._dense:
-            return None
-        # A common factor for a row of scores scales its query; scores with a zero query or key are 0.
-        real = self._real[:, None, :, None]  # [B, 1, T, 1]
-        q = q * (real * self._point[:, None, None, None]).to(q.dtype)
-        return plain_attention(q, k * real, v, key_padding_mask)
+    point = 1 / (syntax.n_pieces.clamp(min=1) * groups)
+    both = syntax.real[:, :, None] & syntax.real[:, None, :]
+    return (both * point[:, None, None])[:, None]
 
 
 # -- the system --------------------------------------------------------------------------------------------------------
@@ -142,8 +119,6 @@ REMEMBERED_TEXTS["ldd_label_groups_text"] = "label groups (--ldd-label-groups)"
 
 @dataclass
 class LddConfig(SystemConfig):
-    """The options of LDD."""
-
     ldd_variant: str = option("LDD", "variant", choices=VARIANTS)
     ldd_label_groups: str = option(
         "ud", "label group of each attention head: ud, stanford or a file; a layer has one head per group"
@@ -164,54 +139,24 @@ class Ldd(EncoderSystem):
     The variants are those of Table 1: LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDP
     (1-best tree), ULDD (constant 1/(T·L)) and UUDD (constant 1/T, called UDD in the table); and UDD as in section 3.1
     (labels summed out). T is the number of pieces without ``</s>``.
-
-    Args:
-        options: variant and form
-        labels: the deprel inventory, in the order of ids
-        groups: the label groups, one per head
-        layers: 0-based layer numbers
     """
 
     config = LddConfig
 
-    def __init__(
-        self,
-        options: LddConfig,
-        labels: Sequence[str],
-        groups: LabelGroups,
-        layers: Sequence[int] = (0,),
-    ) -> None:
-        super().__init__()
+    def __init__(self, options: LddConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
         self.variant, self.form = options.ldd_variant, options.ldd_form
-        self.groups, self._layers = groups, layers
+        labels = remember_labels(args, task, "deprel")
+        self.groups = label_groups(options, args)
+        self._layers = layer_numbers("--ldd-layers", options.ldd_layers, args.encoder_layers)
+        if self.variant in LABELLED:
+            coverage = self.groups.check(labels[1:])  # the first label represents unknown ones
+            logger.info("labels of %s: %s", self.groups.source, coverage)
         # Every batch with syntax has the tree; uniform variants use only its lengths.
         needs = {"arcs"} if self.variant in ("LDD", "LDA", "UDD") else {"tree"}
         self.training_needs = self.inference_needs = frozenset(needs)
         # Not in checkpoints, which contain the labels and groups from which it is computed.
-        self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
-
-    @classmethod
-    def from_config(cls, config: LddConfig, args: Namespace, task: SyntaxTask) -> Ldd:
-        from fairseq_syntax.data.label_groups import parse_label_groups, read_label_groups
-
-        labels = remember_labels(args, task, "deprel")
-        # The groups are stored in the checkpoint, which must not depend on another file.
-        text = getattr(args, "ldd_label_groups_text", None)
-        if text is not None:
-            groups = parse_label_groups(text, "the checkpoint's label groups")
-        else:
-            groups = read_label_groups(config.ldd_label_groups)
-            args.ldd_label_groups_text = groups.to_text()
-        if args.encoder_embed_dim % len(groups):
-            raise SyntaxDataError(
-                f"{len(groups)} label groups make {len(groups)} heads, which do not divide "
-                f"--encoder-embed-dim {args.encoder_embed_dim}"
-            )
-        layers = layer_numbers("--ldd-layers", config.ldd_layers, args.encoder_layers)
-        if config.ldd_variant in LABELLED:
-            coverage = groups.check(labels[1:])  # the first label represents unknown ones
-            logger.info("labels of %s: %s", groups.source, coverage)
-        return cls(config, labels, groups, layers)
+        self.register_buffer("group_of_label", torch.tensor(self.groups.table(labels)), persistent=False)
 
     def attention_heads(self, layer: int) -> int:
         return len(self.groups)
@@ -225,10 +170,10 @@ class Ldd(EncoderSystem):
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
         syntax = step.parse
-        L = len(self.groups)
         if self.variant in UNIFORM:
-            points = syntax.n_pieces.clamp(min=1) * (L if self.variant == "ULDD" else 1)
-            return UniformTerm(1 / points, syntax.real, self.form)
+            term = FactorTerm(uniform_factor(syntax, len(self.groups) if self.variant == "ULDD" else 1))
+            term.without_dropout = self.form == "linear"
+            return term
         factors = syntax.once(self, lambda: self._factors(syntax))  # the same in all layers
         return LddTerm(factors, replace=self.variant == "LDA", form=self.form)
 
@@ -237,6 +182,28 @@ class Ldd(EncoderSystem):
         if self.variant in UNLABELLED:
             return unlabelled_factors(syntax, L, best)
         return labelled_factors(syntax, cast(Tensor, self.group_of_label), self.groups.root, L, best)
+
+
+def label_groups(options: LddConfig, args: Namespace) -> LabelGroups:
+    """The groups of ``--ldd-label-groups``, or those of a checkpoint, which must not depend on another file.
+
+    Raises:
+        SyntaxDataError: the size of the model cannot be divided by their number
+    """
+    from fairseq_syntax.data.label_groups import parse_label_groups, read_label_groups
+
+    text = getattr(args, "ldd_label_groups_text", None)
+    if text is not None:
+        groups = parse_label_groups(text, "the checkpoint's label groups")
+    else:
+        groups = read_label_groups(options.ldd_label_groups)
+        args.ldd_label_groups_text = groups.to_text()
+    if args.encoder_embed_dim % len(groups):
+        raise SyntaxDataError(
+            f"{len(groups)} label groups make {len(groups)} heads, which do not divide "
+            f"--encoder-embed-dim {args.encoder_embed_dim}"
+        )
+    return groups
 
 
 # 8 heads in all other layers, as in the paper, for all sizes.

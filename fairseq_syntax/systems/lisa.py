@@ -9,18 +9,20 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
-from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
-from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, option_name
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.supervised_heads import attachment, attachment_nll
+from fairseq_syntax.systems.supervised_heads import Attachments, parents
 
 
 class Biaffine(nn.Module):
@@ -55,41 +57,27 @@ class Biaffine(nn.Module):
 
 
 class BiaffineTerm(ScoreTerm):
-    """Replaces the head's dot products by biaffine scores."""
-
-    needs_memory = True  # in search, a decoder computes the keys from the inputs of all previous steps
-
-    def __init__(self, head: int, biaffine: Biaffine) -> None:
-        self.heads = slice(head, head + 1)
-        self._biaffine = biaffine
-
-    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        return self._biaffine(inputs.x, inputs.memory)[:, None]
-
-
-class GoldTerm(BiaffineTerm):
-    """Makes pieces attend only to their gold parents; ``</s>`` keeps its biaffine scores.
+    """Replaces the head's dot products by biaffine scores.
 
     Args:
-        parent: [B, T] int64, the column of each token's parent
-        real: [B, T] bool, True on pieces
+        gold: makes pieces attend only to their parents in this parse; ``</s>`` keeps its biaffine scores
     """
 
-    def __init__(self, head: int, biaffine: Biaffine, parent: Tensor, real: Tensor) -> None:
-        super().__init__(head, biaffine)
-        self._parent, self._real = parent, real
+    def __init__(self, head: int, biaffine: Biaffine, gold: SyntaxBatch | None = None) -> None:
+        self.heads = slice(head, head + 1)
+        self._biaffine, self._gold = biaffine, gold
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        predicted = super().scores(scores, inputs)
-        # Finite also in float16 and bfloat16, where its exp is 0.
-        gold = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
-        return torch.where(self._real[:, None, :, None], gold[:, None], predicted)
+        predicted = self._biaffine(inputs.x, inputs.memory)  # [B, T, S]
+        if self._gold is not None:
+            # Finite also in float16 and bfloat16, where its exp is 0.
+            gold = torch.full_like(predicted, -1e4).scatter_(2, self._gold.parent_first[:, :, None], 0.0)
+            predicted = torch.where(self._gold.real[:, :, None], gold, predicted)
+        return predicted[:, None]
 
 
 @dataclass
 class LisaConfig(SystemConfig):
-    """The options of LISA."""
-
     lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top layer")
     lisa_head: int = option(0, "attention head, from 0", low=0)
     lisa_dim: int | None = option(
@@ -103,69 +91,87 @@ class LisaConfig(SystemConfig):
     )
 
 
+class BiaffineHead(HeadSystem):
+    """One biaffine attention head, trained towards the parents; a base class for either side.
+
+    Attributes:
+        side: ``encoder`` or ``decoder``
+        loss_name: the name of the loss, and the prefix of the options ``_layer``, ``_head`` and ``_weight``
+        linear: whether queries and keys are linear maps
+    """
+
+    training_needs = frozenset({"tree"})
+    side: ClassVar[str] = "encoder"
+    loss_name: ClassVar[str]
+    linear: ClassVar[bool] = False
+
+    def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        prefix, side = self.loss_name, self.side
+        layer, layers = getattr(options, f"{prefix}_layer"), getattr(args, f"{side}_layers")
+        (layer,) = layer_numbers(option_name(f"{prefix}_layer"), str(layer), layers)
+        self._layers, self.place = (layer,), (layer, getattr(options, f"{prefix}_head"))
+        self.weight = getattr(options, f"{prefix}_weight")
+        embed_dim = getattr(args, f"{side}_embed_dim")
+        dim = getattr(options, f"{self.name}_dim") or embed_dim // getattr(args, f"{side}_attention_heads")
+        self.biaffine = Biaffine(embed_dim, dim, self.linear)
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(replaces=frozenset({self.place[1]}))
+
+    def supervises(self) -> Mapping[str, Place]:
+        return {self.loss_name: self.place}
+
+    def term(self, step: Step, layer: int) -> ScoreTerm:
+        return BiaffineTerm(self.place[1], self.biaffine)
+
+    def attachments(self, syntax: SyntaxBatch) -> Attachments:
+        """What the head is trained towards."""
+        raise NotImplementedError
+
+    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
+        return self.attachments(step.parse).loss(self.weight, scores, self.training)
+
+
 @register_encoder_system("lisa")
-class Lisa(EncoderSystem):
-    """One biaffine head.
+class Lisa(BiaffineHead, EncoderSystem):
+    """One biaffine head of the encoder.
 
     With weight 1, training maximizes the joint probability of translation and parents. Gold parents at inference give
     an upper bound.
-
-    Args:
-        options: the options of LISA
-        embed_dim: C
-        layer: 0-based
-        dim: d, the size of queries and keys
     """
 
-    config = LisaConfig
-    criterion = "lisa"
-    training_needs = frozenset({"tree"})
+    config, criterion, loss_name = LisaConfig, "lisa", "lisa"
 
-    def __init__(self, options: LisaConfig, embed_dim: int, layer: int, dim: int) -> None:
-        super().__init__()
-        self._layers, self.place = (layer,), (layer, options.lisa_head)
-        self.weight, self.gold = options.lisa_weight, options.lisa_gold
-        self.biaffine = Biaffine(embed_dim, dim)
+    def __init__(self, options: LisaConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        self.gold = options.lisa_gold
         if self.gold:
             self.inference_needs = frozenset({"tree"})
-
-    @classmethod
-    def from_config(cls, config: LisaConfig, args: Namespace, task: SyntaxTask) -> Lisa:
-        (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)
-        dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
-        return cls(config, args.encoder_embed_dim, layer, dim)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         head = frozenset({self.place[1]})
         return HeadClaims(replaces=head, gives=head if self.gold else frozenset())
-
-    def supervises(self) -> Mapping[str, Place]:
-        return {"lisa": self.place}
 
     def parent_head(self) -> Place:
         return self.place
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
         if self.gold and not self.training and step.syntax is not None:
-            syntax = step.syntax
-            return GoldTerm(self.place[1], self.biaffine, syntax.parent_first, syntax.real)
-        return BiaffineTerm(self.place[1], self.biaffine)
+            return BiaffineTerm(self.place[1], self.biaffine, gold=step.syntax)
+        return super().term(step, layer)
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm:
         """The term for a sentence without gold parents: that of predicted parents."""
-        return BiaffineTerm(self.place[1], self.biaffine)
+        return super().term(step, layer)
+
+    def attachments(self, syntax: SyntaxBatch) -> Attachments:
+        """Every piece attaches to the first piece of its word's parent."""
+        return parents(syntax)._replace(parent=syntax.parent_first)
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
-        """The cross entropy of each piece's row towards the first piece of its word's parent, summed over pieces.
-
-        None if gold parents replace the scores.
-        """
-        if self.gold and not self.training:
-            return None
-        syntax = step.parse
-        nll = attachment_nll(scores, syntax.parent_first, syntax.real, step.padding[:, None, :])
-        counts = None if self.training else attachment(scores, syntax)
-        return HeadLoss.of(self.weight, nll, syntax.real.sum(), counts)
+        """None if gold parents replace the scores."""
+        return None if self.gold and not self.training else super().loss(name, scores, step)
 
 
 register_presets("lisa_transformer", encoder_syntax="lisa")

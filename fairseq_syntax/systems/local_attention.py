@@ -6,7 +6,6 @@ baseline of the DLAA paper (its Equations 7 and 8). It needs no parse.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, negative_infinity_at
-from fairseq_syntax.model.options import option, read_options
+from fairseq_syntax.model.options import option
 from fairseq_syntax.model.position_attention import GuidedAttention, GuidedConfig, LogGaussian, PositionMemory
 
 KINDS = ("monotonic", "predictive")
@@ -40,8 +39,6 @@ class WindowMemory(PositionMemory):
 
 @dataclass
 class LocalAttentionConfig(GuidedConfig):
-    """The options of local attention."""
-
     local_attention: str = option(
         "predictive",
         "monotonic: Luong's local-m, a window around the step; predictive: local-p, a window around a "
@@ -55,19 +52,15 @@ class WindowAttention(GuidedAttention):
     """Attention over the tokens at a distance of at most D from a position.
 
     With ``monotonic`` (local-m), the position is the target step, limited to the last source token. With ``predictive``
-    (local-p), it is predicted, and the weights are multiplied by a Gaussian around it with σ = D/2.
-
-    Args:
-        options: the kind, and D (``local_window``)
-        hidden_size, source_size: the sizes of the decoder's and the encoder's states
+    (local-p), it is predicted, and the weights are multiplied by a Gaussian around it with σ = D/2. D is the option
+    ``local_window``.
     """
 
     def __init__(self, options: LocalAttentionConfig, hidden_size: int, source_size: int) -> None:
         predicts = options.local_attention == "predictive"
         if options.guided_updates and not predicts:
-            raise SyntaxDataError(
-                "--local-attention monotonic predicts no position to be guided", option="--guided-updates"
-            )
+            message = "--local-attention monotonic predicts no position to be guided"
+            raise SyntaxDataError(message, option="--guided-updates")
         super().__init__(options, hidden_size, source_size, options.local_window / 2, predicts)
         self.window = options.local_window
 
@@ -105,5 +98,5 @@ class LocalAttentionModel(SyntaxLSTMModel):
     config = LocalAttentionConfig
 
     @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
-        return WindowAttention(read_options(LocalAttentionConfig, args), hidden_size, source_size)
+    def build_attention(cls, options: LocalAttentionConfig, hidden_size: int, source_size: int) -> WindowAttention:
+        return WindowAttention(options, hidden_size, source_size)

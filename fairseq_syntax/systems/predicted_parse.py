@@ -17,13 +17,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
@@ -33,28 +33,16 @@ from fairseq_syntax.systems.pascal import gaussian
 
 
 class Words(NamedTuple):
-    """The words of a batch, determined only from its tokens.
+    """The words of a batch, determined only from its tokens. All are [B, T]."""
 
-    Attributes:
-        real: [B, T] bool, True on pieces, False on ``</s>`` and padding
-        first: [B, T] int64, the column of the first piece of each piece's word; for ``</s>`` and padding, their own
-        begins: [B, T] bool, True on the first pieces of words
-        middle: [B, T] float32, at the first piece of a word the mean column of its pieces, elsewhere the own column
-    """
-
-    real: Tensor
-    first: Tensor
-    begins: Tensor
-    middle: Tensor
+    real: Tensor  # bool, True on pieces, False on </s> and padding
+    first: Tensor  # int64, the column of the first piece of each piece's word; for </s> and padding, their own
+    begins: Tensor  # bool, True on the first pieces of words
+    middle: Tensor  # float32, at the first piece of a word the mean column of its pieces, elsewhere the own column
 
 
 def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> Words:
-    """Find words by the marks of their pieces.
-
-    Args:
-        tokens: [B, T] int64
-        starts, ends: [V] bool, whether a symbol begins a word, and whether the next symbol does
-    """
+    """Find words by the marks of their pieces: whether a symbol begins a word, and whether the next one does, [V]."""
     real = tokens.ne(pad) & tokens.ne(eos)
     after = torch.cat((torch.ones_like(real[:, :1]), ~real[:, :-1] | ends[tokens[:, :-1]]), dim=1)
     begins = real & (starts[tokens] | after)
@@ -68,11 +56,8 @@ def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor)
 def predicted_parents(scores: Tensor, words: Words) -> Tensor:
     """P: for each piece, the probability that the head of its word is the word that begins at column w.
 
-    Args:
-        scores: [B, T, T], the scores of the parent head; row: dependent, column: head
-
-    Returns:
-        [B, T, T] float32; rows of ``</s>`` and padding have 1 on the diagonal
+    Both the scores of the parent head and P (float32) are [B, T, T]; row: dependent, column: head. Rows of ``</s>`` and
+    padding have 1 on the diagonal.
     """
     itself = torch.eye(scores.size(1), dtype=torch.bool, device=scores.device)
     # [B, T, T]; every row allows its own column (a root is its own head), so no row is all −inf.
@@ -94,25 +79,8 @@ def ldd_factor(parents: Tensor, words: Words) -> Tensor:
     return spread * (words.real[:, :, None] & words.real[:, None, :])
 
 
-class FactorTerm(ScoreTerm):
-    """Multiplies the scores of the first heads by a factor.
-
-    Args:
-        num_heads: the number of heads; None for all
-        factor: [B, T, T]; gradients flow through it if it requires them
-    """
-
-    def __init__(self, num_heads: int | None, factor: Tensor) -> None:
-        self.heads, self.tensors = slice(0, num_heads), (factor,)
-
-    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        return scores * inputs.tensors[0][:, None].to(scores.dtype)
-
-
 @dataclass
 class PredictedConfig(SystemConfig):
-    """The options of both systems."""
-
     predicted_layers: str | None = option(
         None, "scaled encoder layers, from 0, comma-separated; -1 is the top layer", "above the parent head's"
     )
@@ -128,50 +96,28 @@ class PredictedConfig(SystemConfig):
 
 
 class PredictedParse(EncoderSystem):
-    """Code shared by the two systems: reading the parent head of a lower layer.
-
-    Args:
-        options: the options of both systems
-        starts, ends: [V] bool, the marks of the source's symbols
-        pad, eos: the indices of these symbols
-        layers: the scaled layers, 0-based; if empty, the layer above the parent head's
-    """
+    """Code shared by the two systems: reading the parent head of a lower layer."""
 
     config = PredictedConfig
     starts: Tensor
     ends: Tensor
 
-    def __init__(
-        self,
-        options: PredictedConfig,
-        starts: Tensor,
-        ends: Tensor,
-        pad: int,
-        eos: int,
-        layers: Sequence[int] = (),
-    ) -> None:
-        super().__init__()
+    def __init__(self, options: PredictedConfig, args: Namespace, task: SyntaxTask) -> None:
+        from fairseq_syntax.corpus.segmentation import word_marks
+
+        super().__init__(options, args, task)
+        dictionary, segmenter = task.source_dictionary, task.source_segmenter
+        marks = word_marks(dictionary.symbols, segmenter.kind if segmenter else None)
         # Stored as numbers, because checkpoints are averaged (by --store-ema and by fairseq's script).
-        self.register_buffer("starts", starts.float())
-        self.register_buffer("ends", ends.float())
-        self.options, self.pad, self.eos, self._layers = options, pad, eos, layers
+        self.register_buffer("starts", torch.tensor([float(mark.starts) for mark in marks]))
+        self.register_buffer("ends", torch.tensor([float(mark.ends) for mark in marks]))
+        self.pad, self.eos = dictionary.pad(), dictionary.eos()
+        chosen = options.predicted_layers
+        self._layers = layer_numbers("--predicted-layers", chosen, args.encoder_layers) if chosen else ()
         self.place: Place = (0, 0)  # until connect() finds the parent head
         self.updates = 0
         if options.given_parse:
             self.training_needs = frozenset({"tree"})
-
-    @classmethod
-    def from_config(cls, config: Any, args: Namespace, task: SyntaxTask) -> PredictedParse:
-        from fairseq_syntax.corpus.segmentation import word_marks
-
-        dictionary, segmenter = task.source_dictionary, task.source_segmenter
-        marks = word_marks(dictionary.symbols, segmenter.kind if segmenter else None)
-        starts = torch.tensor([mark.starts for mark in marks])
-        ends = torch.tensor([mark.ends for mark in marks])
-        layers: Sequence[int] = ()
-        if chosen := config.predicted_layers:
-            layers = layer_numbers("--predicted-layers", chosen, args.encoder_layers)
-        return cls(config, starts, ends, dictionary.pad(), dictionary.eos(), layers)
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
         """Find the parent head to read, and the layers above it."""
@@ -183,10 +129,10 @@ class PredictedParse(EncoderSystem):
             )
         self.place = places[0]
         self._layers = self._layers or (self.place[0] + 1,)
-        if min(self._layers) <= self.place[0]:
+        lowest, layer = min(self._layers), self.place[0]
+        if lowest <= layer:
             raise SyntaxDataError(
-                f"{self.name} acts on encoder layer {min(self._layers)}, and the parent head that it reads is in layer "
-                f"{self.place[0]}",
+                f"{self.name} acts on encoder layer {lowest}, and the parent head that it reads is in layer {layer}",
                 hint="choose a lower --parent-layer (or --lisa-layer), or higher --predicted-layers",
             )
 
@@ -202,20 +148,20 @@ class PredictedParse(EncoderSystem):
         return HeadClaims(scales=frozenset(range(heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before each update, with the number of updates."""
+        """Called by fairseq before each update."""
         self.updates = num_updates
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
         """The factor [B, T, T] of the scores, from the distribution over parents."""
         raise NotImplementedError
 
-    def term(self, step: Step, layer: int) -> ScoreTerm | None:
+    def term(self, step: Step, layer: int) -> FactorTerm | None:
         # If --encoder-layerdrop has dropped the parent head's layer, the layers above are plain in this step.
         if layer == self.place[0] or self.place not in step.scores:
             return None
         # Computed once, outside the layers, so that activation checkpointing recomputes a layer with the same factor.
         factor = step.once(f"{self.name} factor", lambda: self._factor(step))
-        return FactorTerm(self.options.predicted_heads, factor)
+        return FactorTerm(factor[:, None], self.options.predicted_heads)
 
     def _factor(self, step: Step) -> Tensor:
         words = find_words(step.tokens, self.pad, self.eos, self.starts > 0.5, self.ends > 0.5)

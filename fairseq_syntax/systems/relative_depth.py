@@ -13,13 +13,14 @@ dropped out, plain fused attention is used.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
@@ -36,29 +37,19 @@ from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
 
-def forest_of(syntax: SyntaxBatch) -> Forest:
-    """The trees of a batch, computed once."""
-    return syntax.once(Forest, lambda: Forest(syntax))
-
-
 def piece_depth(step: Step) -> Tensor:
     """The depth of each piece's word, [B, T] int64; 0 for roots, ``</s>`` and padding."""
     syntax = step.parse
-    return step.once("piece depth", lambda: syntax.of_word(forest_of(syntax).depth, 0))
+    return step.once("piece depth", lambda: syntax.of_word(Forest.of(syntax).depth, 0))
 
 
 class DepthBuckets:
-    """The buckets of a batch, shared by all layers.
-
-    Args:
-        depth: [B, T] int64
-        levels: the number of depths in the batch
-        most: k
-    """
+    """The buckets of a batch with depths [B, T] int64 of a number of ``levels``, and ``most`` = k; for all layers."""
 
     def __init__(self, depth: Tensor, levels: int, most: int) -> None:
         self._depth, self._most = depth, most
         self.levels = -(-levels // 8) * 8  # fused kernels need a multiple of 8 dimensions
+        self._levels = torch.arange(self.levels, device=depth.device)
 
     def _clipped(self, difference: Tensor) -> Tensor:
         return difference.clamp(-self._most, self._most) + self._most
@@ -67,10 +58,6 @@ class DepthBuckets:
     def of_pairs(self) -> Tensor:
         """The bucket of each pair, [B, T, T] int64; row: query, column: key."""
         return self._clipped(self._depth[:, None, :] - self._depth[:, :, None])
-
-    @cached_property
-    def _levels(self) -> Tensor:
-        return torch.arange(self.levels, device=self._depth.device)
 
     @cached_property
     def of_levels(self) -> Tensor:
@@ -83,32 +70,37 @@ class DepthBuckets:
         return (self._depth[:, :, None] == self._levels).float()
 
 
-class DepthTerm(ScoreTerm):
+class DepthTerm(RelativeTerm):
     """Relative depth on all heads of a layer.
 
     Args:
-        buckets: the buckets of the batch
+        depths: the buckets of the batch
         vectors: [2, 2k + 1, d], the layer's ``a^K`` and ``a^V``
+        distance: Shaw's sequential term, in addition
     """
 
-    def __init__(self, buckets: DepthBuckets, vectors: Tensor) -> None:
-        self._buckets, self._vectors = buckets, vectors
+    def __init__(self, depths: DepthBuckets, vectors: Tensor, distance: RelativeTerm | None = None) -> None:
+        self._depths, self._vectors, self._distance = depths, vectors, distance
 
-    @cached_property
-    def _dense(self) -> RelativeTerm:
-        return RelativeTerm(self._buckets.of_pairs, self._vectors)
+    @property
+    def buckets(self) -> Tensor:
+        return self._depths.of_pairs[:, None]
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        return self._dense.scores(scores, inputs)
+        scores = super().scores(scores, inputs)
+        return scores if self._distance is None else self._distance.scores(scores, inputs)
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
-        return self._dense.output(weights, inputs)
+        added = super().output(weights, inputs)
+        return added if self._distance is None else added + self._distance.output(weights, inputs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        if self._distance is not None:
+            return None
         B, H, T, d = q.shape
-        depths = self._buckets.levels
-        bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
-        one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)  # [B, H, T, D]
+        depths = self._depths.levels
+        bucket = self._depths.of_levels[:, None].expand(B, H, T, depths)
+        one_hot = self._depths.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)  # [B, H, T, D]
         keys, values = self._vectors.to(q.dtype).unbind()
         by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]; q includes the factor 1/√d
         wide_q, wide_k, wide_v = (torch.cat(pair, dim=3) for pair in ((q, by_depth), (k, one_hot), (v, one_hot)))
@@ -117,10 +109,31 @@ class DepthTerm(ScoreTerm):
         return out + sums_by_bucket(share, bucket, keys.size(0)) @ values
 
 
+class TreePositions(EncoderSystem):
+    """A system with relative positions in the tree, in all heads of its layers; a base class."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+    reads_queries = True
+
+    def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        self.embed_dim, self._num_heads = args.encoder_embed_dim, args.encoder_attention_heads
+
+    def embeddings(self, layers: Sequence[int], most: int) -> RelativeEmbeddings:
+        """New embeddings of the positions from −k (``most``) to k."""
+        return RelativeEmbeddings(layers, 2 * most + 1, self.embed_dim // self._num_heads)
+
+    def fit(self, layer: int, num_heads: int) -> None:
+        for embeddings in self.children():
+            if isinstance(embeddings, RelativeEmbeddings):
+                embeddings.fit(layer, self.embed_dim // num_heads)
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(scales=frozenset(range(num_heads)))
+
+
 @dataclass
 class DepthConfig(SystemConfig):
-    """The options of relative depth."""
-
     depth_layers: str | None = option(
         None, "encoder layers with relative depth, from 0, comma-separated; -1 is the top layer", "all"
     )
@@ -131,71 +144,32 @@ class DepthConfig(SystemConfig):
 
 
 @register_encoder_system("relative_depth")
-class RelativeDepth(EncoderSystem):
-    """Relative depth in all heads of chosen layers, optionally with Shaw's relative positions.
-
-    Args:
-        options: k for depths (``depth_clip``) and for distances (``depth_sequential``)
-        embed_dim: C
-        num_heads: the number of heads per layer, unless another system sets it
-        encoder_layers: the number of encoder layers
-    """
+class RelativeDepth(TreePositions):
+    """Relative depth in all heads of chosen layers, optionally with Shaw's relative positions."""
 
     config = DepthConfig
-    training_needs = inference_needs = frozenset({"tree"})
-    reads_queries = True
 
-    def __init__(self, options: DepthConfig, embed_dim: int, num_heads: int, encoder_layers: int) -> None:
-        super().__init__()
+    def __init__(self, options: DepthConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
         self.most, self.sequential = options.depth_clip, options.depth_sequential
-        self._layers = layer_numbers("--depth-layers", options.depth_layers, encoder_layers)
-        self.embed_dim, dim = embed_dim, embed_dim // num_heads
-        self.depth = RelativeEmbeddings(self._layers, 2 * self.most + 1, dim)
-        layers = self._layers if self.sequential else ()
-        self.distance = RelativeEmbeddings(layers, 2 * self.sequential + 1, dim)
-
-    @classmethod
-    def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
-        if not config.depth_sequential:  # sequential positions give an unparsed sentence its word order
+        if not self.sequential:  # sequential positions give an unparsed sentence its word order
             check_word_order(args, task)
-        size = args.encoder_embed_dim, args.encoder_attention_heads
-        return cls(config, *size, args.encoder_layers)
-
-    def fit(self, layer: int, num_heads: int) -> None:
-        for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):
-            embeddings.fit(layer, self.embed_dim // num_heads)
-
-    def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(scales=frozenset(range(num_heads)))
+        self._layers = layer_numbers("--depth-layers", options.depth_layers, args.encoder_layers)
+        self.depth = self.embeddings(self._layers, self.most)
+        self.distance = self.embeddings(self._layers if self.sequential else (), self.sequential)
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        depth, levels = piece_depth(step), len(forest_of(step.parse).level_sizes)
+        depth, levels = piece_depth(step), len(Forest.of(step.parse).level_sizes)
         buckets = step.once("depth buckets", lambda: DepthBuckets(depth, levels, self.most))
-        term = DepthTerm(buckets, step.once("depth vectors", self.depth.by_layer)[layer])
-        if not self.sequential:
-            return term
-        return BothTerms(term, self._sequential_term(step, layer))
+        vectors = step.once("depth vectors", self.depth.by_layer)[layer]
+        return DepthTerm(buckets, vectors, self.term_without_parse(step, layer))
 
-    def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
+    def term_without_parse(self, step: Step, layer: int) -> RelativeTerm | None:
         """The sequential positions, which need no parse; without other positions, they are the model's word order."""
-        return self._sequential_term(step, layer) if self.sequential else None
-
-    def _sequential_term(self, step: Step, layer: int) -> RelativeTerm:
+        if not self.sequential:
+            return None
         distance = distance_buckets(step.tokens.size(1), self.sequential, step.tokens.device)
         return RelativeTerm(distance, step.once("distance vectors", self.distance.by_layer)[layer])
-
-
-class BothTerms(ScoreTerm):
-    """Relative depth and sequential relative positions on all heads."""
-
-    def __init__(self, depth: DepthTerm, distance: RelativeTerm) -> None:
-        self._depth, self._distance = depth, distance
-
-    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        return self._distance.scores(self._depth.scores(scores, inputs), inputs)
-
-    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
-        return self._depth.output(weights, inputs) + self._distance.output(weights, inputs)
 
 
 register_presets("relative_depth_transformer", encoder_syntax="relative_depth")

@@ -22,9 +22,19 @@ from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
 from fairseq_syntax.model.neighbourhoods import flat_relatives, word_counts, word_grid, word_means
-from fairseq_syntax.model.options import SystemConfig, option, read_options
+from fairseq_syntax.model.options import SystemConfig, option
 
 UNIT = ("parent", "siblings", "children")  # Equation 9
+
+
+@dataclass
+class SDRNMTConfig(SystemConfig):
+    sdrnmt_channels: int = option(256, "size of a unit's vector", low=1, high=8192)
+    sdrnmt_kernel: int = option(3, "kernel width in words", low=1, high=1000)
+    sdrnmt_unit_size: int = option(10, "maximum number of words in a unit", low=1, high=1000)
+    sdrnmt_weight: float = option(
+        0.5, "sdrnmt2_lstm: weight of the source states in the mixed attention; the units have the rest", low=0, high=1
+    )
 
 
 class UnitConvolution(nn.Module):
@@ -35,7 +45,7 @@ class UnitConvolution(nn.Module):
     Args:
         embed_dim: the size of word embeddings
         channels: the size of V_U
-        kernel: the width of the convolution in words
+        kernel: in words
         unit_size: the number of places in a unit
     """
 
@@ -48,14 +58,11 @@ class UnitConvolution(nn.Module):
             nn.init.uniform_(p, -0.1, 0.1)
 
     def forward(self, words: Tensor, members: Tensor) -> Tensor:
-        """Convolve.
+        """V_U [W', channels] of units.
 
         Args:
             words: [W, C], the embeddings of all words
             members: [W', P] int64, the words in each unit, W in unused places; P is at most ``unit_size``
-
-        Returns:
-            [W', channels]
         """
         members = F.pad(members, (0, self.unit_size - members.size(1)), value=words.size(0))
         words = torch.cat((words, self.spare[None].to(words.dtype)))  # [W + 1, C]
@@ -65,24 +72,28 @@ class UnitConvolution(nn.Module):
         with torch.no_grad():
             # [W', places, kernel]: for the k-th weight, rows of the k-th slice
             rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
-            values = F.embedding_bag(
-                rows.flatten(0, 1), torch.cat(slices), mode="sum"
-            )  # the value of each place in each unit
+            values = F.embedding_bag(rows.flatten(0, 1), torch.cat(slices), mode="sum")  # of each place in each unit
             best = values.view(*rows.shape[:2], values.size(1)).argmax(dim=1)  # [W', channels]
         value = torch.stack([s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices)]).sum(dim=0)
         # Applied after the maximum, since a constant and a monotonic function do not change its place.
         return torch.tanh(value + self.conv.bias)  # type: ignore[operator]  # it has a bias
 
 
+def unit_convolution(options: SDRNMTConfig, embed_dim: int) -> UnitConvolution:
+    """The convolution of both models, whose kernel must not be larger than a unit."""
+    kernel, places = options.sdrnmt_kernel, options.sdrnmt_unit_size
+    if kernel > places:
+        message = f"a kernel of {kernel} words sees more than the {places} places of a unit"
+        raise SyntaxDataError(message, option="--sdrnmt-kernel", hint="--sdrnmt-unit-size")
+    return UnitConvolution(embed_dim, options.sdrnmt_channels, kernel, places)
+
+
 def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -> Tensor:
-    """V_U of each word of the batch.
+    """V_U of each word of the batch, and a zero row for "no word": [W + 1, channels].
 
     Args:
         x: [S, B, C], the embeddings of the tokens; a word's embedding is the mean over its pieces
-        syntax: the batch's syntax, in the columns of ``x``
-
-    Returns:
-        [W + 1, channels]: one row per word of the batch, and a zero row for "no word"
+        syntax: in the columns of ``x``
     """
     members, _ = flat_relatives(syntax, convolution.unit_size, UNIT)
     # Without the row for "no word", which the convolution replaces by its learned vector.
@@ -93,9 +104,9 @@ def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -
 class ConcatenatingEncoder(SyntaxLSTMEncoder):
     """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10), where V_U is the word's, and zeros for ``</s>``."""
 
-    def __init__(self, dictionary: Any, convolution: UnitConvolution, embed_dim: int, **options: Any) -> None:
-        wide = embed_dim + convolution.conv.out_channels
-        super().__init__(dictionary, embed_dim=wide, **options)
+    def __init__(self, options: SDRNMTConfig, args: Namespace, dictionary: Any, embed_dim: int, **sizes: Any) -> None:
+        convolution = unit_convolution(options, embed_dim)
+        super().__init__(options, args, dictionary, embed_dim=embed_dim + options.sdrnmt_channels, **sizes)
         self.convolution = convolution
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
@@ -107,11 +118,12 @@ class ConcatenatingEncoder(SyntaxLSTMEncoder):
 class TwoEncoders(SyntaxLSTMEncoder):
     """SDRNMT-2: a second encoder of the same size reads the words' V_U (Equation 11)."""
 
-    def __init__(self, dictionary: Any, convolution: UnitConvolution, **options: Any) -> None:
-        super().__init__(dictionary, **options)
+    def __init__(self, options: SDRNMTConfig, args: Namespace, dictionary: Any, embed_dim: int, **sizes: Any) -> None:
+        convolution = unit_convolution(options, embed_dim)
+        super().__init__(options, args, dictionary, embed_dim=embed_dim, **sizes)
         self.convolution = convolution
         self.unit_lstm = LSTM(
-            input_size=convolution.conv.out_channels,
+            input_size=options.sdrnmt_channels,
             hidden_size=self.hidden_size,
             num_layers=self.num_layers,
             dropout=self.lstm.dropout,
@@ -129,26 +141,20 @@ class TwoEncoders(SyntaxLSTMEncoder):
 class PairedMemory(PaddedMemory):
     """The memory of the source states h^e (the first N of 2N rows) and of the unit states d^e (the others).
 
-    Attributes:
-        of_hidden: [2, H, H], the W_h of each
-        mixture: [2, 2], ``(λ, 1 − λ)`` twice
+    ``of_hidden`` is [2, H, H], the W_h of each.
     """
 
-    mixture: Tensor
+    mixture: Tensor  # [2, 2], (λ, 1 − λ) twice
 
     def select(self, rows: Tensor) -> PairedMemory:
         return super().select(torch.cat((rows, rows + len(self.bias) // 2)))
 
 
 class PairedAttention(SourceAttention):
-    """One set of weights for both contexts (Equations 12 and 13): ``α̃ = λ α + (1 − λ) α^d``.
+    """One set of weights for both contexts (Equations 12 and 13): ``α̃ = λ α + (1 − λ) α^d``, with the weight λ.
 
     Both are distributions over source tokens: every piece has the unit state of its word, and ``</s>`` has zeros. Both
     streams of the decoder are computed together: the first N rows of the decoder's state are h, the others h^dep.
-
-    Args:
-        hidden_size, source_size: the sizes of the decoder's state and of each encoder's states
-        weight: λ
     """
 
     def __init__(self, hidden_size: int, source_size: int, weight: float) -> None:
@@ -184,13 +190,13 @@ class PairedAttention(SourceAttention):
 class TwoStreamDecoder(SyntaxLSTMDecoder):
     """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts.
 
-    (Equations 14 and 15.) The prediction uses the sum of both attentional states (Equation 16).
+    These are Equations 14 and 15. The prediction uses the sum of both attentional states (Equation 16).
     """
 
     streams = 2
 
-    def __init__(self, dictionary, attention: PairedAttention, **options: Any) -> None:
-        super().__init__(dictionary, attention, **options)
+    def __init__(self, dictionary: Any, attention: SourceAttention, **sizes: Any) -> None:
+        super().__init__(dictionary, attention, **sizes)
         size, source = self.hidden_size, self.encoder_output_units
         self.unit_hidden_proj, self.unit_cell_proj = Linear(source, size), Linear(source, size)
 
@@ -209,61 +215,26 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         return first + second
 
 
-@dataclass
-class SDRNMTConfig(SystemConfig):
-    """The options of both models."""
-
-    sdrnmt_channels: int = option(256, "size of a unit's vector", low=1, high=8192)
-    sdrnmt_kernel: int = option(3, "kernel width in words", low=1, high=1000)
-    sdrnmt_unit_size: int = option(10, "maximum number of words in a unit", low=1, high=1000)
-    sdrnmt_weight: float = option(
-        0.5,
-        "sdrnmt2_lstm: weight of the source states in the mixed attention; the units have the rest",
-        low=0,
-        high=1,
-    )
-
-
 class SDRNMTModel(SyntaxLSTMModel):
-    """Code shared by the two models: the options and the convolution built from them."""
+    """Code shared by the two models."""
 
     config = SDRNMTConfig
     training_needs = inference_needs = frozenset({"tree"})
-
-    @classmethod
-    def build_convolution(cls, args: Namespace) -> UnitConvolution:
-        """The convolution over dependency units.
-
-        Raises:
-            SyntaxDataError: an option is out of range
-        """
-        config = read_options(SDRNMTConfig, args)
-        kernel, places = config.sdrnmt_kernel, config.sdrnmt_unit_size
-        if kernel > places:
-            message = f"a kernel of {kernel} words sees more than the {places} places of a unit"
-            raise SyntaxDataError(message, option="--sdrnmt-kernel", hint="--sdrnmt-unit-size")
-        return UnitConvolution(args.encoder_embed_dim, config.sdrnmt_channels, kernel, places)
 
 
 @register_lstm("sdrnmt1_lstm")
 class SDRNMT1(SDRNMTModel):
     """Concatenates the unit vectors with the source embeddings."""
 
-    @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        return ConcatenatingEncoder(dictionary, cls.build_convolution(args), **options)
+    encoder_class = ConcatenatingEncoder
 
 
 @register_lstm("sdrnmt2_lstm")
 class SDRNMT2(SDRNMTModel):
     """Gives the unit vectors their own encoder, attention and decoder stream."""
 
-    @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        return TwoEncoders(dictionary, cls.build_convolution(args), **options)
+    encoder_class, decoder_class = TwoEncoders, TwoStreamDecoder
 
     @classmethod
-    def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
-        weight = read_options(SDRNMTConfig, args).sdrnmt_weight
-        sizes = options["hidden_size"], options["encoder_output_units"]
-        return TwoStreamDecoder(dictionary, PairedAttention(*sizes, weight), **options)
+    def build_attention(cls, options: SDRNMTConfig, hidden_size: int, source_size: int) -> PairedAttention:
+        return PairedAttention(hidden_size, source_size, options.sdrnmt_weight)

@@ -19,26 +19,29 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm, run_sorted
-from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
+from fairseq_syntax.model.lstm_attention import Encoded
 from fairseq_syntax.model.neighbourhoods import word_counts, word_means
-from fairseq_syntax.model.options import SystemConfig, option, read_options
+from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.trees import Forest
 
 
+@dataclass
+class SENMTConfig(SystemConfig):
+    senmt_hidden_size: int | None = option(
+        None, "state size of each of the two word encoders", "--encoder-hidden-size", low=1, high=8192
+    )
+
+
 class ThreeEncoders(SyntaxLSTMEncoder):
-    """The sequential encoder over pieces, and the child-enriched and the head-enriched one over words.
+    """The sequential encoder over pieces, and the child-enriched and the head-enriched one over words."""
 
-    Args:
-        dictionary, options: as in fairseq
-        embed_dim: the embedding size of pieces, and thus of words
-        word_size: the number of states of each of the two encoders over words
-    """
-
-    def __init__(self, dictionary: Any, word_size: int, embed_dim: int, **options: Any) -> None:
-        super().__init__(dictionary, embed_dim=embed_dim, **options)
+    def __init__(self, options: SENMTConfig, args: Namespace, dictionary: Any, embed_dim: int, **sizes: Any) -> None:
+        super().__init__(options, args, dictionary, embed_dim=embed_dim, **sizes)
+        word_size = options.senmt_hidden_size or self.hidden_size
         self.child_enriched, self.head_enriched = (
             LSTM(embed_dim, word_size, num_layers=self.num_layers, dropout=self.lstm.dropout) for _ in range(2)
         )
+        self.attended_units += 2 * word_size
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
         """The annotation of a piece, ``[h_seq : h_child : h_head]``; the last two are its word's, or 0 for ``</s>``."""
@@ -55,17 +58,12 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         return replace(encoded, states=torch.cat((encoded.states, of_pieces), dim=2))
 
     def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, column: Tensor, syntax: SyntaxBatch) -> Tensor:
-        """Run an encoder over the words in a given order.
+        """Run an encoder over the words in a given order: the state [W, D] of each word.
 
         Args:
-            lstm: the encoder
             words: [W + 1, C], one row per word, and a zero row for "no word"
             place: [W] int64, the place of each word in the order of its line
             column: [W] int64, the column of each word's line, the longest line first
-            syntax: the batch's syntax
-
-        Returns:
-            [W, D], the state of each word
         """
         counts = word_counts(syntax).sort(descending=True).values
         steps, total = int(counts[0]), place.numel()
@@ -76,32 +74,9 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         return F.embedding(at, self.dropout_out_module(states).flatten(0, 1))
 
 
-@dataclass
-class SENMTConfig(SystemConfig):
-    """The option of SE-NMT."""
-
-    senmt_hidden_size: int | None = option(
-        None, "state size of each of the two word encoders", "--encoder-hidden-size", low=1, high=8192
-    )
-
-
 @register_lstm("senmt_lstm")
 class SENMTModel(SyntaxLSTMModel):
     """fairseq's LSTM decoder with attention over the annotations of three encoders."""
 
-    config = SENMTConfig
+    config, encoder_class = SENMTConfig, ThreeEncoders
     training_needs = inference_needs = frozenset({"tree"})
-
-    @classmethod
-    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        return ThreeEncoders(dictionary, cls.states(args), **options)
-
-    @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
-        return GlobalAttention(hidden_size, source_size + 2 * cls.states(args))
-
-    @classmethod
-    def states(cls, args: Namespace) -> int:
-        """The number of states of an encoder over words."""
-        size = read_options(SENMTConfig, args).senmt_hidden_size
-        return args.encoder_hidden_size if size is None else size

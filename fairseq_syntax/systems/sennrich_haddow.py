@@ -7,7 +7,6 @@ and Okazaki (2020), appendix A: an embedding of the word's dependency label repl
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +23,6 @@ from fairseq_syntax.model.transformer import register_presets
 
 @dataclass
 class LabelEmbeddingConfig(SystemConfig):
-    """The options of label embeddings."""
-
     label_features: str = option(
         "deprel:10", f"comma-separated COLUMN:DIMENSIONS, with the columns {', '.join(COLUMNS)}"
     )
@@ -36,32 +33,23 @@ class LabelEmbedding(EncoderSystem):
     """Embeddings of labels that replace the last dimensions of the token embedding.
 
     Label 0 (no label, or one that did not occur in training) has its own embedding, which ``</s>`` uses too.
-
-    Args:
-        embed_dim: C, the size of the token embedding
-        features: the dimensions of each column (``deprel``, ``upos``, ``xpos``), in the order of concatenation
-        num_labels: the size of each column's inventory
     """
 
     config = LabelEmbeddingConfig
     training_needs = inference_needs = frozenset({"tree"})
 
-    def __init__(self, embed_dim: int, features: Mapping[str, int], num_labels: Mapping[str, int]) -> None:
-        super().__init__()
+    def __init__(self, options: LabelEmbeddingConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        features, embed_dim = parse_features(options.label_features), args.encoder_embed_dim
+        sizes = {column: len(remember_labels(args, task, column)) for column in features}
         self.kept = embed_dim - sum(features.values())
-        if self.kept < 0 or not features or min(features.values()) < 1:
+        if self.kept < 0 or min(features.values()) < 1:
             message = f"at least one dimension each, and together at most the token embedding's {embed_dim}"
             raise SyntaxDataError(message, option="--label-features")
-        self.embeddings = nn.ModuleDict({c: nn.Embedding(num_labels[c], d) for c, d in features.items()})
+        self.embeddings = nn.ModuleDict({c: nn.Embedding(sizes[c], d) for c, d in features.items()})
         for weight in self.embeddings.parameters():
             # initialized like the token embedding that they replace
             nn.init.normal_(weight, std=embed_dim**-0.5)
-
-    @classmethod
-    def from_config(cls, config: LabelEmbeddingConfig, args: Namespace, task: SyntaxTask) -> LabelEmbedding:
-        features = parse_features(config.label_features)
-        sizes = {column: len(remember_labels(args, task, column)) for column in features}
-        return cls(args.encoder_embed_dim, features, sizes)
 
     def embed(self, x: Tensor, step: Step) -> Tensor:
         parts = [embedding(getattr(step.parse, column)) for column, embedding in self.embeddings.items()]
@@ -69,11 +57,7 @@ class LabelEmbedding(EncoderSystem):
 
 
 def parse_features(text: str) -> dict[str, int]:
-    """Parse ``deprel:10,upos:4`` into the dimensions of each column.
-
-    Raises:
-        SyntaxDataError: the list is malformed
-    """
+    """Parse ``deprel:10,upos:4`` into the dimensions of each column."""
     features: dict[str, int] = {}
     for item in text.split(","):
         column, colon, dimensions = (part.strip() for part in item.partition(":"))

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
-from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
-from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.encoder import register_encoder_system
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, check_word_order
+from fairseq_syntax.model.relative_positions import RelativeTerm, check_word_order
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.systems.relative_depth import forest_of, piece_depth
+from fairseq_syntax.systems.relative_depth import TreePositions, piece_depth
 
 KINDS = ("absolute", "relative", "both")
 
@@ -41,12 +41,8 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
     A matrix product counts the common ancestors of two words (including themselves); the depth of the lowest one is
     this number minus one. Words of different sentences have no common ancestor and get the largest distance.
 
-    Args:
-        forest: the trees of ``syntax``
-        most: k
-
     Returns:
-        [B, W', W'] int64 from -k to k; row i, column j, words of the line; entries outside the line are undefined
+        [B, W', W'] int64 from −k to k (``most``); row i, column j, words of the line; undefined outside the line
     """
     grid = word_grid(syntax)  # [B, W']
     # [B, W'] each; a place without a word has index W, which reads the zero appended there.
@@ -65,15 +61,7 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
 
 
 def sinusoids(position: Tensor, dim: int) -> Tensor:
-    """The sinusoidal encoding of positions as in fairseq: sines, then cosines; if C is odd, the last dimension is 0.
-
-    Args:
-        position: [B, T] int64
-        dim: C, at least 4
-
-    Returns:
-        [B, T, C] float32
-    """
+    """The sinusoidal encoding [B, T, C] of positions [B, T] as in fairseq: sines, then cosines, and 0 if C is odd."""
     rate = torch.arange(dim // 2, device=position.device).float().mul(-math.log(10000) / (dim // 2 - 1)).exp()
     angle = position[:, :, None] * rate
     return F.pad(torch.cat((angle.sin(), angle.cos()), dim=2), (0, dim % 2))
@@ -85,7 +73,7 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     Pieces of a word have distance 0. ``</s>`` has distance 0 from itself, and from other pieces the distance of a word
     in a later sentence. Rows and columns of padding are undefined.
     """
-    words = tree_distance(forest_of(syntax), syntax, most)  # [B, W', W']
+    words = tree_distance(Forest.of(syntax), syntax, most)  # [B, W', W']
     # One more place for "no word": after all others, and with distance 0 from itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0
@@ -96,8 +84,6 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
 
 @dataclass
 class StructuralConfig(SystemConfig):
-    """The options of structural positions."""
-
     structural_positions: str = option("both", "which positions in the tree to use", choices=KINDS)
     structural_layers: str | None = option(
         None, "encoder layers with relative positions, from 0, comma-separated; -1 is the top layer", "all"
@@ -106,52 +92,29 @@ class StructuralConfig(SystemConfig):
 
 
 @register_encoder_system("structural_positions")
-class StructuralPositions(EncoderSystem):
-    """Positions in the tree.
-
-    Args:
-        options: the kinds of positions, and k (``structural_clip``)
-        embed_dim: C
-        num_heads: the number of heads per layer, unless another system sets it
-        encoder_layers: the number of encoder layers
-    """
+class StructuralPositions(TreePositions):
+    """Positions in the tree."""
 
     config = StructuralConfig
-    training_needs = inference_needs = frozenset({"tree"})
-    reads_queries = True
 
-    def __init__(self, options: StructuralConfig, embed_dim: int, num_heads: int, encoder_layers: int) -> None:
-        super().__init__()
-        self.most, self.embed_dim = options.structural_clip, embed_dim
+    def __init__(self, options: StructuralConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
         kind = options.structural_positions
-        layers = layer_numbers("--structural-layers", options.structural_layers, encoder_layers)
-        self._layers = layers if kind != "absolute" else ()
-        self.relative = RelativeEmbeddings(self._layers, 2 * self.most + 1, embed_dim // num_heads)
-        self.absolute = nn.ModuleDict()
-        if kind != "relative":
-            self.absolute = nn.ModuleDict(
-                {name: nn.Linear(embed_dim, embed_dim, bias=False) for name in ("depth", "sequence")}
-            )
-            for weight in self.absolute.parameters():
-                nn.init.xavier_uniform_(weight)
-
-    @classmethod
-    def from_config(cls, config: StructuralConfig, args: Namespace, task: SyntaxTask) -> StructuralPositions:
-        if getattr(args, "no_token_positional_embeddings", False) and config.structural_positions != "relative":
+        if getattr(args, "no_token_positional_embeddings", False) and kind != "relative":
             raise SyntaxDataError(
-                f"--structural-positions {config.structural_positions} changes the positions of tokens, and "
+                f"--structural-positions {kind} changes the positions of tokens, and "
                 "--no-token-positional-embeddings leaves those out",
                 hint="--structural-positions relative needs none",
             )
         check_word_order(args, task)
-        size = args.encoder_embed_dim, args.encoder_attention_heads
-        return cls(config, *size, args.encoder_layers)
-
-    def fit(self, layer: int, num_heads: int) -> None:
-        self.relative.fit(layer, self.embed_dim // num_heads)
-
-    def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(scales=frozenset(range(num_heads)))
+        self.most = options.structural_clip
+        layers = layer_numbers("--structural-layers", options.structural_layers, args.encoder_layers)
+        self._layers = layers if kind != "absolute" else ()
+        self.relative = self.embeddings(self._layers, self.most)
+        names = ("depth", "sequence") if kind != "relative" else ()
+        self.absolute = nn.ModuleDict({name: nn.Linear(self.embed_dim, self.embed_dim, bias=False) for name in names})
+        for weight in self.absolute.parameters():
+            nn.init.xavier_uniform_(weight)
 
     def positions(self, positions: Tensor, step: Step) -> Tensor:
         if not self.absolute:

@@ -19,21 +19,21 @@ import torch.nn.functional as F
 from fairseq.models.lstm import Linear
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
-from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, words_to_pieces
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, words_to_pieces
 from fairseq_syntax.model.neighbourhoods import word_grid, word_means
-from fairseq_syntax.model.options import SystemConfig, option, read_options
+from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.trees import Forest
 
 
-class ChildSumTreeLSTM(nn.Module):
-    """The bottom-up encoder: the child-sum Tree-LSTM (Tai et al. 2015, Equations 2 to 8).
+@dataclass
+class Tree2SeqConfig(SystemConfig):
+    tree2seq_bottom_up: bool = option(False, "bottom-up states only", "")
 
-    Args:
-        size: E, the size of inputs and states
-    """
+
+class ChildSumTreeLSTM(nn.Module):
+    """The bottom-up encoder: the child-sum Tree-LSTM (Tai et al. 2015, Equations 2 to 8)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -46,11 +46,7 @@ class ChildSumTreeLSTM(nn.Module):
         """Hidden and cell states of all nodes.
 
         Args:
-            x: [W, E], the inputs of the nodes, in the order of levels (``forest.by_level``)
-            forest: the trees
-
-        Returns:
-            h and c, [W, E], in the order of levels
+            x: [W, E], the inputs of the nodes, in the order of levels (``forest.by_level``), as h and c
         """
         forget, others = DeferredLinear(self.forget.weight), DeferredLinear(self.others.weight)
         levels = self.input(x).split(forest.level_sizes)
@@ -73,9 +69,6 @@ class TopDownGRU(nn.Module):
     """The top-down encoder (Chen et al. 2017): a GRU whose input is the node's bottom-up state.
 
     Its previous state is the top-down state of the parent, or zeros for a root.
-
-    Args:
-        size: E, the size of inputs and states
     """
 
     def __init__(self, size: int) -> None:
@@ -86,6 +79,7 @@ class TopDownGRU(nn.Module):
 
     def forward(self, x: Tensor, forest: Forest) -> Tensor:
         """The top-down states of all nodes from their bottom-up states ``x``; both [W, E], in the order of levels."""
+        # The cell is written out, since its products with the inputs are one product for all levels.
         size = self.cell.hidden_size
         of_hidden = DeferredLinear(self.cell.weight_hh)
         levels = F.linear(x, self.cell.weight_ih, self.cell.bias_ih).split(forest.level_sizes)
@@ -102,11 +96,7 @@ class TopDownGRU(nn.Module):
 
 
 class BinaryTreeLSTM(nn.Module):
-    """A node over two children (Tai et al. 2015, Equations 9 to 14 with N = 2, no input) that starts the decoder.
-
-    Args:
-        size: E, the size of the states
-    """
+    """A node over two children (Tai et al. 2015, Equations 9 to 14 with N = 2, no input) that starts the decoder."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -125,16 +115,12 @@ class TreeEncoder(SyntaxLSTMEncoder):
     """The sequential encoder over pieces, followed by the encoder over the tree, whose nodes are words.
 
     The input of a node is the mean of its word's sequential states. Nodes follow the tokens in the encoded states.
-
-    Args:
-        dictionary, options: as in fairseq
-        bottom_up: without the top-down encoder
     """
 
-    def __init__(self, dictionary: Any, bottom_up: bool, **options: Any) -> None:
-        super().__init__(dictionary, **options)
+    def __init__(self, options: Tree2SeqConfig, args: Namespace, dictionary: Any, **sizes: Any) -> None:
+        super().__init__(options, args, dictionary, **sizes)
         self.up = ChildSumTreeLSTM(self.output_units)
-        self.down = None if bottom_up else TopDownGRU(self.output_units)
+        self.down = None if options.tree2seq_bottom_up else TopDownGRU(self.output_units)
         self.start = nn.ModuleList(BinaryTreeLSTM(self.output_units) for _ in range(self.num_layers))
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
@@ -159,62 +145,27 @@ class TreeEncoder(SyntaxLSTMEncoder):
 
 def _means(states: Tensor, line: Tensor, lines: int) -> Tensor:
     """The mean [B, E] of the states [N, E] that belong to each line (``line`` [N]); zeros if there are none."""
-    count = (
-        line.new_zeros(lines).index_add(0, line, torch.ones_like(line)).clamp(min=1)
-    )  # bincount would synchronize with a GPU
+    # bincount would synchronize with a GPU
+    count = line.new_zeros(lines).index_add(0, line, torch.ones_like(line)).clamp(min=1)
     return states.new_zeros(lines, states.size(1)).index_add(0, line, states) / count[:, None].to(states.dtype)
-
-
-@dataclass
-class TreeMemory(PaddedMemory):
-    """The memory of tokens, followed by nodes.
-
-    Attributes:
-        syntax: the batch's syntax
-        sentence: [N] int64, the sentence of each row
-    """
-
-    syntax: SyntaxBatch
-    sentence: Tensor
-
-    def select(self, rows: Tensor) -> TreeMemory:
-        return replace(super().select(rows), sentence=self.sentence.index_select(0, rows))
 
 
 class TreeAttention(GlobalAttention):
     """Attention over tokens and nodes, with a single softmax and the same parameters for both."""
 
-    def remember(self, encoded: Encoded) -> TreeMemory:
-        syntax = encoded.parse
-        return TreeMemory(**vars(super().remember(encoded)), syntax=syntax, sentence=syntax.rows)
-
-    def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:
+    def over_source(self, weights: Tensor, encoded: Encoded) -> Tensor:
         """Attention over pieces; a node's weight is divided equally among the pieces of its word."""
-        weights = torch.stack(reads, dim=1)  # [N, T, S + W']
-        columns = memory.syntax.size[1]
-        tokens, nodes = weights.split((columns, weights.size(2) - columns), dim=2)
-        return tokens + words_to_pieces(nodes, memory.syntax, memory.sentence)
-
-
-@dataclass
-class Tree2SeqConfig(SystemConfig):
-    """The option of Tree2Seq."""
-
-    tree2seq_bottom_up: bool = option(False, "bottom-up states only", "")
+        tokens = encoded.parse.size[1]
+        return weights[:, :, :tokens] + words_to_pieces(weights[:, :, tokens:], encoded)
 
 
 @register_lstm("tree2seq_lstm")
 class Tree2SeqModel(SyntaxLSTMModel):
     """A tree encoder on top of a sequential one; the decoder attends to both and starts from both."""
 
-    config = Tree2SeqConfig
+    config, encoder_class = Tree2SeqConfig, TreeEncoder
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        bottom_up = read_options(Tree2SeqConfig, args).tree2seq_bottom_up
-        return TreeEncoder(dictionary, bottom_up, **options)
-
-    @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> TreeAttention:
+    def build_attention(cls, options: Tree2SeqConfig, hidden_size: int, source_size: int) -> TreeAttention:
         return TreeAttention(hidden_size, source_size)

@@ -152,7 +152,7 @@ def test_scores_are_replaced_before_they_are_scaled(order):
     seen = {}
     model.encoder.layers[0].register_forward_pre_hook(lambda _, args: seen.__setitem__("x", args[0]))
     step = model(**sample(LINES, True)["net_input"])[1]["encoder_step"]
-    distance = model.encoder.systems["pascal"].term(step, 0).distance[:, 0]
+    distance = model.encoder.systems["pascal"].term(step, 0).factor[:, 0]
     expected = model.encoder.systems["lisa"].biaffine(seen["x"]) * distance
     torch.testing.assert_close(step.scores[0, 0], expected)
 
@@ -166,7 +166,7 @@ class Lookahead(EncoderSystem):
     name = "lookahead"
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(None, None, None)
         self.offsets = nn.Parameter(torch.randn(3, 4))
 
     def layers(self):
@@ -202,7 +202,7 @@ class Blocks(EncoderSystem):
     name = "blocks"
 
     def __init__(self, size=16) -> None:
-        super().__init__()
+        super().__init__(None, None, None)
         self.maps = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
 
     def blocks(self):
@@ -298,7 +298,7 @@ class Believer(DecoderSystem):
     training_needs = frozenset({"tree"})
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(None, None, None)
         self.weight = nn.Parameter(torch.randn(16, 16) / 4)
 
     def layers(self):
@@ -541,7 +541,7 @@ def test_options_are_of_their_types_wherever_they_come_from():
     add_options(parser, PascalConfig)
     assert vars(parser.parse_args([])) == {
         "pascal_heads": None, "pascal_layers": None, "pascal_variance": None, "parent_ignoring": None,
-        "parent_only": False, "pascal_add": False, "pascal_fused": False}  # fmt: skip
+        "parent_only": False, "pascal_add": False}  # fmt: skip
     assert parser.parse_args(["--pascal-heads", "2", "--pascal-add"]).pascal_heads == 2
     assert "(default: 0)" in " ".join(parser.format_help().split())
 

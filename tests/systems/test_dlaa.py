@@ -217,7 +217,7 @@ def test_attention_against_loops(alignment):
     memory = attention.remember(encoded)
     hidden = torch.randn(len(ls), 10) * 3
     out, read = attention(hidden, memory, step=0)
-    over_source = attention.over_source([read], memory)[:, 0]
+    over_source = attention.over_source(read[:, None], encoded)[:, 0]
     W_a, W_c = attention.input_proj.weight, attention.output_proj.weight
     v, W_p = attention.position.score.weight[0], attention.position.hidden_proj.weight
     for b, line in enumerate(ls):

@@ -23,7 +23,6 @@ from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.model.sparse_factors import sparse_factor_attention
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
-from fairseq_syntax.systems.pascal import ParentTerm, gaussian
 
 pytestmark = pytest.mark.gpu
 # Of a loss of some tens, and of gradients relative to the largest.
@@ -128,28 +127,6 @@ def test_a_search_finds_what_the_cpus_finds(name):
         generator = kind([own], dictionary(), beam_size=3, max_len_b=6)
         found.append([h[0]["score"].item() for h in generator.generate([own], sample)])
     assert found[0] == pytest.approx(found[1], abs=1e-3)
-
-
-@pytest.mark.real_gpu
-@pytest.mark.parametrize("add", [False, True])
-def test_flex_attention_is_the_dense_form(add):
-    """Forward and backward, compiled, over many lengths; it must not be compiled again for each."""
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    for length in (7, 16, 33, 64, 100, 129, 200, 256):
-        parent = torch.randint(0, 2 * length - 1, (3, length), device="cuda") / 2
-        position = torch.arange(length, device="cuda").expand(3, length)
-        padding = torch.zeros(3, length, dtype=torch.bool, device="cuda")
-        padding[1, -3:] = True
-        inputs = [torch.randn(3, 4, length, 32, device="cuda", requires_grad=True) for _ in range(3)]
-        gradient = torch.randn(3, 4, length, 32, device="cuda")
-        outs = []
-        for fused in (True, False):
-            term = ParentTerm(2, parent, position, lambda p, j: gaussian(p, j, 1.0), add=add, fused=fused)
-            out = term.attend(*inputs, padding)
-            outs.append([out, *torch.autograd.grad(out, inputs, gradient)])
-        for a, b in zip(*outs):
-            torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-3)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before <= 8
 
 
 def test_ldd_linear_is_dense():

@@ -17,7 +17,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddConfig, LddTerm, UniformTerm
+from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddConfig, LddTerm
 
 
 def factor_by_loops(sentence: StoredSentence, variant: str) -> np.ndarray:
@@ -47,7 +47,8 @@ def factor_by_loops(sentence: StoredSentence, variant: str) -> np.ndarray:
 
 def term_of(syntax: SyntaxBatch, variant: str, form: str = "auto"):
     """The term of a variant in its layer."""
-    return Ldd(LddConfig(ldd_variant=variant, ldd_form=form), LABELS, GROUPS).term(Step.of(syntax), 0)
+    args = Namespace(encoder_layers=1, encoder_embed_dim=8, ldd_label_groups_text=GROUPS.to_text())
+    return Ldd(LddConfig(ldd_variant=variant, ldd_form=form), args, Task()).term(Step.of(syntax), 0)
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -104,8 +105,7 @@ def test_form_is_chosen_by_the_number_of_entries():
     assert term_of(syntax, "LDP", "dense").attend(x, x, x, None) is None
     assert isinstance(many, LddTerm) and not many.without_dropout
     assert term_of(syntax, "UDD", "linear").without_dropout
-    uniform = term_of(syntax, "ULDD", "dense")
-    assert isinstance(uniform, UniformTerm) and uniform.attend(x, x, x, None) is None
+    assert term_of(syntax, "ULDD", "linear").without_dropout
 
 
 # -- in a model --------------------------------------------------------------------------------------------------------
@@ -247,9 +247,9 @@ def test_a_trained_model_needs_no_group_file(tmp_path):
     args = Namespace(arch="ldd_transformer_tiny", ldd_label_groups=str(tmp_path / "mine.txt"))
     ARCH_CONFIG_REGISTRY[args.arch](args)
     (tmp_path / "mine.txt").write_text(GROUPS.to_text(), encoding="utf-8")
-    Ldd.from_args(args, Task())
+    Ldd(LddConfig(ldd_label_groups=args.ldd_label_groups), args, Task())
     (tmp_path / "mine.txt").unlink()
-    again = Ldd.from_args(args, Task())
+    again = Ldd(LddConfig(), args, Task())
     assert again.group_of_label.tolist() == [-1, 0, 1, 2, 2, 3, -1, 3]
 
 

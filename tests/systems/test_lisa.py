@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+from argparse import Namespace
 
 import pytest
 import torch
@@ -35,7 +36,8 @@ def test_biaffine_by_loops():
 @pytest.mark.parametrize("left", [True, False])
 def test_loss_by_loops(left):
     """Every piece of a word looks for the first piece of the word's parent; a root's pieces for its own first piece."""
-    lisa = Lisa(LisaConfig(lisa_head=2, lisa_weight=0.5), 16, layer=0, dim=4)
+    args = Namespace(encoder_layers=1, encoder_embed_dim=16, encoder_attention_heads=4)
+    lisa = Lisa(LisaConfig(lisa_head=2, lisa_weight=0.5), args, None)
     syntax, tokens = batch(LINES, left), pad(LINES, left)
     torch.manual_seed(0)
     scores = torch.randn(len(LINES), *syntax.size[1:] * 2)

@@ -23,7 +23,7 @@ def test_attention_against_loops(kind, step):
     memory = attention.remember(encoded)
     hidden = torch.randn(len(ls), 10, generator=torch.Generator().manual_seed(step)) * 3
     out, read = attention(hidden, memory, step)
-    over_source = attention.over_source([read], memory)[:, 0]
+    over_source = attention.over_source(read[:, None], encoded)[:, 0]
     W_a, W_c = attention.input_proj.weight, attention.output_proj.weight
     for b, line in enumerate(ls):
         h, S = hidden[b], len(line.tokens)

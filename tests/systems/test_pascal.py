@@ -3,6 +3,7 @@
 import io
 import math
 import random
+from argparse import Namespace
 from functools import partial
 
 import pytest
@@ -16,8 +17,9 @@ from tiny_syntax import sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.systems.pascal import ParentTerm, Pascal, PascalConfig, gaussian
+from fairseq_syntax.systems.pascal import Pascal, PascalConfig, gaussian
 
 LINES = [random_line(random.Random(seed)) for seed in range(6)]
 EMPTY = Line([], [], [], [EOS])
@@ -87,10 +89,10 @@ each_variant = pytest.mark.parametrize(
 
 def scaling(heads: int, **options) -> Pascal:
     """The system in an encoder of one layer."""
-    return Pascal(PascalConfig(pascal_heads=heads, **options), encoder_layers=1)
+    return Pascal(PascalConfig(pascal_heads=heads, **options), Namespace(encoder_layers=1), None)
 
 
-def the_term(model, lines, left, layer=0) -> ParentTerm:
+def the_term(model, lines, left, layer=0) -> FactorTerm:
     return model.encoder.systems["pascal"].term(Step.of(batch(lines, left)), layer)
 
 
@@ -232,21 +234,6 @@ def test_two_terms_of_different_heads():
     torch.testing.assert_close(found, expected[:, [3, 1, 0, 2]])
 
 
-@pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize(
-    "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
-)
-def test_the_fused_form_is_the_dense_form(options, left):
-    """FlexAttention against the reference; it has no backward on CPUs, where the term does not take it."""
-    lines = LINES[:4]
-    syntax, padding = batch(lines, left), pad(lines, left).eq(PAD)
-    q, k, v = (torch.randn(4, 2, syntax.size[1], 8) for _ in range(3))
-    term = scaling(2, pascal_fused=True, **options).train().term(Step.of(syntax), 0)
-    with torch.no_grad():
-        for mask in (padding, None):
-            torch.testing.assert_close(term.flex(q, k, v, mask), by_scores(term, q, k, v, mask), atol=1e-5, rtol=1e-5)
-
-
 def by_scores(term, q, k, v, padding) -> torch.Tensor:
     """Attention by the term's dense reference; heads that it does not touch attend as ever."""
     scores = q @ k.transpose(2, 3)
@@ -261,21 +248,20 @@ def by_scores(term, q, k, v, padding) -> torch.Tensor:
     "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
 )
 def test_the_form_in_one_operation_is_the_dense_form(options, left):
-    """With its gradients, for two of three heads, of strided tensors as projections make them; --pascal-fused too."""
+    """With its gradients, for two of three heads, of strided tensors as projections make them."""
     lines = LINES[:4]
     syntax = batch(lines, left)
     inputs = [torch.randn(syntax.size[1], 4, 3, 8, dtype=torch.float64).permute(1, 2, 0, 3) for _ in range(3)]
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
-        for fused in (False, True):
-            term = scaling(2, pascal_fused=fused, **options).train().term(Step.of(syntax), 0)
-            found, expected = [], []
-            for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
-                q, k, v = (x.detach().requires_grad_() for x in inputs)
-                out = form(q, k, v, padding)
-                into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
-            for a, b in zip(found, expected):
-                torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+        term = scaling(2, **options).train().term(Step.of(syntax), 0)
+        found, expected = [], []
+        for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
+            q, k, v = (x.detach().requires_grad_() for x in inputs)
+            out = form(q, k, v, padding)
+            into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
+        for a, b in zip(found, expected):
+            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -376,7 +362,7 @@ def test_parent_ignoring(add):
 def test_the_draws_of_two_batches_differ():
     system = scaling(1, parent_ignoring=0.5).train()
     torch.manual_seed(0)
-    first, second = (system.term(Step.of(batch(LINES, True)), 0).distance for _ in range(2))
+    first, second = (system.term(Step.of(batch(LINES, True)), 0).factor for _ in range(2))
     assert not torch.equal(first, second)
 
 

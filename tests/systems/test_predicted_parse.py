@@ -2,13 +2,14 @@
 
 import math
 import random
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from data_errors import data_error
 from random_parses import EOS, PAD, Line, pad, random_line
-from tiny_syntax import sample, tiny_model
+from tiny_syntax import sample, tiny_model, tiny_task
 
 from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.systems import predicted_parse
@@ -236,8 +237,8 @@ def test_a_model_finds_words_by_the_marks_of_its_dictionary(monkeypatch):
         return find_words(tokens, pad, eos, starts, ends)
 
     monkeypatch.setattr(predicted_parse, "find_words", noting)
-    system = PredictedPascal(PredictedConfig(), STARTS, ENDS, PAD, EOS)
-    system.place = (0, 0)
+    system = PredictedPascal(PredictedConfig(), Namespace(encoder_layers=2), tiny_task())
+    system.starts, system.ends = STARTS.float(), ENDS.float()
     tokens = torch.tensor([[4, 5, 6, EOS]])
     system._factor(SimpleNamespace(tokens=tokens, scores={(0, 0): torch.zeros(1, 4, 4)}, syntax=None))
     assert seen[0][0].equal(STARTS) and seen[0][1].equal(ENDS) and not STARTS.equal(ENDS)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -20,13 +21,17 @@ from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.supervised_heads import (
     SupervisedHeads,
     SupervisedHeadsConfig,
-    attachment,
     child_matrix,
     child_nll,
     link,
     parent_matrix,
-    parent_nll,
+    parents,
 )
+
+
+def parent_nll(scores, syntax):
+    """−Σ A_parent ⊙ log Â_parent."""
+    return parents(syntax).nll(scores)
 
 
 def loop_matrices(line: Line) -> tuple[list[list[float]], list[list[float]]]:
@@ -84,12 +89,9 @@ def test_matrices_by_loops(lines, left):
 def test_losses_by_loops(lines, left):
     torch.manual_seed(0)
     syntax = batch(lines, left)
-    padding = pad(lines, left).eq(1)
     scores = 3 * torch.randn(len(lines), syntax.size[1], syntax.size[1])
     for nll, which in ((child_nll, 0), (parent_nll, 1)):
-        assert nll(scores, syntax, padding).item() == pytest.approx(
-            loop_loss(scores, lines, left, which), rel=1e-5, abs=1e-5
-        )
+        assert nll(scores, syntax).item() == pytest.approx(loop_loss(scores, lines, left, which), rel=1e-5, abs=1e-5)
 
 
 def test_gradients_are_softmax_minus_target_and_never_touch_padding():
@@ -97,7 +99,7 @@ def test_gradients_are_softmax_minus_target_and_never_touch_padding():
     syntax, padding = batch(lines, True), pad(lines, True).eq(1)
     scores = torch.randn(len(lines), *syntax.size[1:] * 2).requires_grad_()
     for nll, matrix in ((child_nll, child_matrix), (parent_nll, parent_matrix)):
-        (gradient,) = torch.autograd.grad(nll(scores, syntax, padding), scores)
+        (gradient,) = torch.autograd.grad(nll(scores, syntax), scores)
         weights = scores.masked_fill(padding[:, None], -math.inf).softmax(-1)
         expected = (weights - matrix(syntax)) * syntax.real[:, :, None]
         torch.testing.assert_close(gradient, expected)
@@ -105,26 +107,26 @@ def test_gradients_are_softmax_minus_target_and_never_touch_padding():
 
 def test_losses_of_half_precision_scores_are_summed_in_single():
     lines = LINES[2]
-    syntax, padding = batch(lines, False), pad(lines, False).eq(1)
+    syntax = batch(lines, False)
     scores = (4 * torch.randn(len(lines), *syntax.size[1:] * 2)).half()
     for nll in (child_nll, parent_nll):
-        ours = nll(scores, syntax, padding)
+        ours = nll(scores, syntax)
         assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, nll(scores.float(), syntax, padding))
+        torch.testing.assert_close(ours, nll(scores.float(), syntax))
 
 
 @pytest.mark.parametrize("left", [True, False])
 def test_a_batch_is_the_sum_of_its_sentences(left):
     lines = [random_line(random.Random(seed)) for seed in range(5)]
-    syntax, padding = batch(lines, left), pad(lines, left).eq(1)
+    syntax = batch(lines, left)
     scores = torch.randn(len(lines), *syntax.size[1:] * 2)
     for nll in (child_nll, parent_nll):
         alone = 0.0
         for b, line in enumerate(lines):
             n = len(line.tokens)
             place = slice(-n, None) if left else slice(0, n)
-            alone += nll(scores[b : b + 1, place, place], batch([line], left), pad([line], left).eq(1))
-        torch.testing.assert_close(nll(scores, syntax, padding), alone)
+            alone += nll(scores[b : b + 1, place, place], batch([line], left))
+        torch.testing.assert_close(nll(scores, syntax), alone)
 
 
 def test_attachment_counts_words_by_first_pieces():
@@ -138,14 +140,14 @@ def test_attachment_counts_words_by_first_pieces():
                 candidates = [scores[b, start + offset, other + offset].item() for other in line.starts]
                 correct += candidates.index(max(candidates)) == line.heads[word]
                 words += 1
-        assert [x.item() for x in attachment(scores, syntax)] == [correct, words]
+        assert [x.item() for x in parents(syntax).counts(scores)] == [correct, words]
         perfect = torch.nn.functional.one_hot(link(syntax), syntax.size[1]).float()
-        assert attachment(perfect, syntax)[0] == words
+        assert parents(syntax).counts(perfect)[0] == words
 
 
 def heads_of(**options) -> SupervisedHeads:
     """The system in an encoder of two layers."""
-    return SupervisedHeads(SupervisedHeadsConfig(**options), 2)
+    return SupervisedHeads(SupervisedHeadsConfig(**options), Namespace(encoder_layers=2), None)
 
 
 def test_a_head_without_weight_is_in_no_layer():
@@ -155,11 +157,11 @@ def test_a_head_without_weight_is_in_no_layer():
 
 def test_weights_and_scale():
     lines = LINES[1]
-    syntax, padding = batch(lines, True), pad(lines, True).eq(1)
+    syntax = batch(lines, True)
     scores = {(1, head): torch.randn(len(lines), *syntax.size[1:] * 2) for head in range(3)}
     system = heads_of(child_head=2, parent_head=0, child_weight=0.3, parent_weight=0.7)
     parts = {name: system.loss(name, scores[place], Step.of(syntax)) for name, place in system.supervises().items()}
-    child, parent = child_nll(scores[1, 2], syntax, padding), parent_nll(scores[1, 0], syntax, padding)
+    child, parent = child_nll(scores[1, 2], syntax), parent_nll(scores[1, 0], syntax)
     torch.testing.assert_close(parts["child"].loss, 0.3 * child)
     torch.testing.assert_close(parts["parent"].loss, 0.7 * parent)
     assert heads_of(child_head=2, parent_weight=0.0).supervises() == {"child": (1, 2)}

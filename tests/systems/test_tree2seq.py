@@ -85,7 +85,7 @@ def test_encoder_and_attention_against_recursion(bottom_up):
     memory = attention.remember(encoded)
     hidden = torch.randn(len(ls), 10, dtype=torch.float64) * 2
     out, read = attention(hidden, memory, step=0)
-    over_source = attention.over_source([read], memory)[:, 0]
+    over_source = attention.over_source(read[:, None], encoded)[:, 0]
     for b, line in enumerate(ls):
         sequential, (h, c) = m.encoder.lstm(m.encoder.embed_tokens(torch.tensor(line.tokens))[:, None])
         sequential, h, c = sequential[:, 0], *(t.view(2, 2, 8).flatten(1) for t in (h[:, 0], c[:, 0]))

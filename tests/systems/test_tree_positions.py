@@ -2,6 +2,7 @@
 
 import math
 import random
+from argparse import Namespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
-from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, forest_of, piece_depth
+from fairseq_syntax.model.trees import Forest
+from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, piece_depth
 from fairseq_syntax.systems.structural_positions import (
     StructuralConfig,
     StructuralPositions,
@@ -78,7 +80,7 @@ def heads():
 
 
 def depth_buckets(step, most):
-    return DepthBuckets(piece_depth(step), len(forest_of(step.parse).level_sizes), most)
+    return DepthBuckets(piece_depth(step), len(Forest.of(step.parse).level_sizes), most)
 
 
 @pytest.mark.parametrize("most", [1, 2, 20])
@@ -170,7 +172,8 @@ def test_sinusoids_are_fairseqs():
 
 
 def test_absolute_positions_are_the_fused_formula():
-    system = StructuralPositions(StructuralConfig(structural_positions="absolute"), 8, 2, 1)
+    args = Namespace(encoder_embed_dim=8, encoder_attention_heads=2, encoder_layers=1)
+    system = StructuralPositions(StructuralConfig(structural_positions="absolute"), args, None)
     step = Step.of(batch(LINES, left=False))
     sequence = torch.randn(*step.tokens.shape, 8)
     found = system.positions(sequence, step)

@@ -15,9 +15,9 @@ per batch (Algorithm 1). :mod:`.softmax` computes the sums over words and tags a
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -31,9 +31,7 @@ from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder
 from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-
-if TYPE_CHECKING:  # imported only where it is used, because every fairseq command imports this module
-    from fairseq_syntax.systems.lasyn.softmax import TagTables
+from fairseq_syntax.systems.lasyn.softmax import LN2, TagTables, log_marginal, search_scores, tag_tables
 
 END = "</s>"  # the name of value 0, which belongs to </s>; label i of the inventory is value i
 SEARCHES = ("marginal", "joint", "template")  # --tag-search
@@ -48,26 +46,19 @@ class LaSynDecoder(SyntaxTransformerDecoder):
     Its output is the log-probability of words with the latent values summed out (5), so all criteria, scorers, samplers
     and ensembles of fairseq work with it.
 
-    Args:
-        cfg, dictionary, embed_tokens: as in fairseq
+    Attributes:
         latent_names: the names of the latent values
         tags: ``upos`` or ``xpos``, the label column of the values; None for values without a column
-        systems: the decoder's systems by name
     """
 
     def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Any,
-        embed_tokens: nn.Embedding,
-        latent_names: Sequence[str],
-        tags: str | None,
-        systems: Mapping[str, DecoderSystem],
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, Any]
     ) -> None:
         if cfg.adaptive_softmax_cutoff is not None:
             raise SyntaxDataError("--adaptive-softmax-cutoff: lasyn has one output layer for all words")
         super().__init__(cfg, dictionary, embed_tokens, systems)
-        self.latent_names, self.tags = list(latent_names), tags
+        lasyn: LaSyn = systems["lasyn"]
+        self.latent_names, self.tags = lasyn.latent_names, lasyn.tags
         self.num_updates = 0
         size, values = self.output_embed_dim, len(self.latent_names)
         self.tag_projection = nn.Linear(size, values, bias=False)  # W_z
@@ -84,17 +75,13 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         logits = self.tag_projection(hidden)
         return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
-    def tables(self) -> "TagTables":
+    def tables(self) -> TagTables:
         """The tables of the output layer for a search, without gradient."""
-        from fairseq_syntax.systems.lasyn.softmax import tag_tables
-
         with torch.no_grad():
             return tag_tables(self.output_projection.weight, self.tag_embedding.weight)
 
-    def scores(self, hidden: Tensor, tables: "TagTables") -> tuple[Tensor, Tensor]:
+    def scores(self, hidden: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
         """:func:`.softmax.search_scores` at decoder outputs ``hidden`` [R, C]: ([R, V], [R, Z])."""
-        from fairseq_syntax.systems.lasyn.softmax import LN2, search_scores
-
         # In base 2, as search_scores takes logits. Here there are C numbers to divide, and not V.
         return search_scores(self.output_projection(hidden / LN2), self.log_prior(hidden), tables)
 
@@ -121,12 +108,10 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             incremental_state["lasyn"]["tables"] = tables
         return self.output_layer(hidden, tables), extra
 
-    def output_layer(self, features: Tensor, tables: "TagTables | None" = None) -> Tensor:
+    def output_layer(self, features: Tensor, tables: TagTables | None = None) -> Tensor:
         """log P(y_n | x, y<n) [B, T, V] from decoder outputs [B, T, C]; differentiable if gradients are enabled."""
         hidden = features.flatten(0, -2)
         if torch.is_grad_enabled():
-            from fairseq_syntax.systems.lasyn.softmax import log_marginal
-
             weight = self.output_projection.weight
             logits, tag_logits = self.output_projection(hidden), self.tag_embedding.weight @ weight.t()
             wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -138,12 +123,8 @@ class LaSynDecoder(SyntaxTransformerDecoder):
     def target_values(self, target: Tensor, syntax: BatchSyntax) -> Tensor:
         """The latent value of each target piece according to the parse: its word's tag, or value 0 for ``</s>``.
 
-        Args:
-            target: [B, T] int64, padded; each sentence ends in ``</s>``
-            syntax: the target's syntax in the batch
-
-        Returns:
-            [B, T] int64; :data:`UNKNOWN` for padding and for tags that did not occur in training
+        It is :data:`UNKNOWN` for padding and for tags that did not occur in training. [B, T] int64, as ``target``,
+        whose sentences end in ``</s>``.
         """
         eos = self.dictionary.eos()
         # Label 0 is a missing label, or one that did not occur in training.
@@ -157,11 +138,7 @@ def is_latent(model: Any) -> bool:
 
 
 def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
-    """Check that the tags of the data are those of the model.
-
-    Raises:
-        SyntaxDataError: the model's values have no names, or differ from the data's tags
-    """
+    """Raise SyntaxDataError unless the tags of the data are those of the model."""
     if decoder.tags is None:
         raise SyntaxDataError(
             "the model's latent values have no names, so that no tag can be one of them",
@@ -177,15 +154,9 @@ def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
 
 @dataclass
 class LaSynConfig(SystemConfig):
-    """The options of the decoder."""
-
     tags: str | None = option(None, "column of the target parse with the tags", "upos", choices=("upos", "xpos"))
     latent_values: int | None = option(
-        None,
-        "number of unnamed latent values, for training without tags (--tag-weight 0)",
-        "",
-        low=1,
-        high=1000,
+        None, "number of unnamed latent values, for training without tags (--tag-weight 0)", "", low=1, high=1000
     )
 
 
@@ -194,41 +165,29 @@ REMEMBERED_NAMES["latent_names"] = "target"
 
 @register_decoder_system("lasyn")
 class LaSyn(DecoderSystem):
-    """The decoder's settings from options and data.
-
-    Args:
-        latent_names: the names of the latent values
-        tags: the label column of the values; None for values without a column
-    """
+    """The decoder's settings from options and data."""
 
     config = LaSynConfig
     criterion = "lasyn_em"
 
-    def __init__(self, latent_names: Sequence[str], tags: str | None) -> None:
-        super().__init__()
-        self.latent_names, self.tags = list(latent_names), tags
-
-    @classmethod
-    def from_config(cls, config: LaSynConfig, args: Namespace, task: SyntaxTask) -> "LaSyn":
+    def __init__(self, options: LaSynConfig, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
         if not getattr(args, "latent_names", None):  # otherwise from a checkpoint
-            args.latent_names, args.tags = latent_names(config, task)
-        return cls(args.latent_names, args.tags)
+            args.latent_names, args.tags = latent_names(options, task)
+        self.latent_names: list[str] = list(args.latent_names)
+        self.tags: str | None = args.tags
 
     def decoder(
-        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, Any]
     ) -> LaSynDecoder:
-        return LaSynDecoder(cfg, dictionary, embed_tokens, self.latent_names, self.tags, systems)
+        return LaSynDecoder(cfg, dictionary, embed_tokens, systems)
 
 
-def latent_names(config: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str | None]:
-    """The names of the latent values, and their label column.
-
-    Raises:
-        SyntaxDataError: an option is out of range, or the target's parse has no tags
-    """
-    if config.latent_values is not None:
-        return [str(i) for i in range(config.latent_values)], None
-    tags = config.tags or "upos"
+def latent_names(options: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str | None]:
+    """The names of the latent values, and their label column; an error if the target's parse has no tags."""
+    if options.latent_values is not None:
+        return [str(i) for i in range(options.latent_values)], None
+    tags = options.tags or "upos"
     labels = task.target_labels[tags]
     if len(labels) < 2:
         raise SyntaxDataError(
