@@ -55,7 +55,7 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.scoring.diversity import Diversifier, measure, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
-    from fairseq_syntax.systems.lasyn.search import tag_string
+    from fairseq_syntax.systems.lasyn.templates import tag_string
     from fairseq_syntax.use.loading import load_models
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)

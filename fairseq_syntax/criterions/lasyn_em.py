@@ -22,6 +22,7 @@ from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, syste
 from fairseq_syntax.model.options import check_options, option, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
+from fairseq_syntax.systems.lasyn.softmax import em_loss
 
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
@@ -79,8 +80,6 @@ class LaSynEMCriterion(FairseqCriterion):
 
     def forward(self, model, sample, reduce=True):
         """Returns the loss, the sample size by which it is divided, and the logging output."""
-        from fairseq_syntax.systems.lasyn.softmax import em_loss  # only for these models
-
         decoder, target = model.decoder, sample["target"]
         if not isinstance(decoder, LaSynDecoder):
             hint = "use --arch lasyn_transformer"

@@ -25,12 +25,7 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class TagBigrams:
-    """Pairs of adjacent tags seen in training, including sentence edges. A sequence is valid if all its pairs are.
-
-    Attributes:
-        pairs: the pairs of a tag and the next
-        tags: all tags
-    """
+    """Pairs of adjacent tags seen in training, including sentence edges. A sequence is valid if all its pairs are."""
 
     def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
         self.pairs = set(pairs)
@@ -41,7 +36,7 @@ class TagBigrams:
         """The pairs of neighbouring pieces of sentences.
 
         Args:
-            tags: [W], the tags of the words of all sentences; 0 means no tag and forms no pair
+            tags: [W], of all sentences; 0 means no tag and forms no pair
             pieces: [W], the number of pieces of each word, which all have its tag
             lengths: [B], the number of words of each sentence
         """
@@ -73,12 +68,7 @@ def random_edit(sequence: Template, tags: Sequence[int], rng: random.Random) -> 
     return [*sequence[:place], *([rng.choice(tags)] if kind == 1 else []), *sequence[place + 1 :]]
 
 
-def random_variation(
-    sequence: Template,
-    distance: int,
-    bigrams: TagBigrams,
-    rng: random.Random,
-) -> Template | None:
+def random_variation(sequence: Template, distance: int, bigrams: TagBigrams, rng: random.Random) -> Template | None:
     """A random valid sequence whose edit distance from ``sequence`` is exactly ``distance``.
 
     Edits are drawn one after the other. An edit is rejected if it creates a pair of adjacent tags that occurs neither

@@ -4,16 +4,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.options import option
 from fairseq_syntax.model.search import Generator, SystemSearch, register_search
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
+from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates, tag_string
 
 REFERENCE = "reference"
 
@@ -22,24 +24,18 @@ REFERENCE = "reference"
 class TagSearchConfig(FairseqDataclass):
     """Options of a search in LaSyn models."""
 
-    tag_search: ChoiceEnum(SEARCHES) = field(  # type: ignore[valid-type]
-        default="marginal",
-        metadata={
-            "help": "what a beam is scored by: marginal, the words with the tags summed out; joint, the best words and "
-            "tags; template, the words given a tag sequence (--tag-templates)"
-        },
+    tag_search: ChoiceEnum(SEARCHES) = option(  # type: ignore[valid-type] # noqa: RUF009
+        "marginal",
+        "what a beam is scored by: marginal, the words with the tags summed out; joint, the best words and tags; "
+        "template, the words given a tag sequence (--tag-templates)",
+        "",
     )
-    tag_templates: str = field(
-        default="",
-        metadata={
-            "help": "for --tag-search template: a file of tag sequences, a line per sentence, a tag per piece, _ for "
-            "any; or the word reference, for the tags of the references' parse"
-        },
+    tag_templates: str = option(
+        "",
+        "for --tag-search template: a file of tag sequences, a line per sentence, a tag per piece, _ for any; or the "
+        "word reference, for the tags of the references' parse",
     )
-    print_tags: bool = field(
-        default=False,
-        metadata={"help": "print the tag sequence of each of the n best as a line Z-NUMBER, score, tags"},
-    )
+    print_tags: bool = option(False, "print the tag sequence of each of the n best as a line Z-NUMBER, score, tags", "")
 
 
 @register_search
@@ -53,7 +49,6 @@ class TagSearch(SystemSearch):
         self._print_best = 0
 
     def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
-        """The generator for LaSyn models, unless another one was requested."""
         cfg = self.task.cfg
         mode = str(cfg.tag_search)
         other = [o for o in ("print_alignment", "score_reference") if getattr(args, o, None)]
@@ -82,13 +77,10 @@ class TagSearch(SystemSearch):
         return Generator(LatentGenerator, {"mode": mode, "templates": templates})
 
     def _templates(self, decoder: LaSynDecoder) -> Any:
-        from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates
-
         source = self.task.cfg.tag_templates
         if not source:
-            raise SyntaxDataError(
-                "--tag-search template needs --tag-templates", hint=f"a file of tag sequences, or {REFERENCE}"
-            )
+            hint = f"a file of tag sequences, or {REFERENCE}"
+            raise SyntaxDataError("--tag-search template needs --tag-templates", hint=hint)
         if source == REFERENCE:
             check_tags(decoder, self.task)
             return ReferenceTemplates()
@@ -107,10 +99,3 @@ class TagSearch(SystemSearch):
                 score = hypothesis["score"].item() / math.log(2)
                 tags = tag_string(hypothesis["tags"][:-1].tolist(), generator.model.latent_names)
                 print(f"Z-{number}\t{score}\t{tags}")
-
-
-def tag_string(values: list[int], names: list[str]) -> str:
-    """Latent values as tags separated by spaces, in the format of template files."""
-    from fairseq_syntax.systems.lasyn.templates import OPEN, OPEN_TAG
-
-    return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values)

@@ -24,6 +24,7 @@ from typing import NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_syntax.model.precision import full_precision
 from fairseq_syntax.model.thresholds import thresholds
@@ -32,21 +33,6 @@ from fairseq_syntax.model.thresholds import thresholds
 # the lost terms are less than 2e-7 of any product above it.
 TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
 LN2 = math.log(2)
-
-
-class ExpRows(NamedTuple):
-    """The rows of a matrix, and their exponentials relative to each row's maximum."""
-
-    raw: Tensor  # [R, K]
-    peak: Tensor  # [R, 1]
-    exp: Tensor  # [R, K]; the largest element of every row is 1
-
-
-def exp_rows(x: Tensor) -> ExpRows:
-    """``x`` [R, K] with its row maxima and scaled exponentials, in at least float32."""
-    x = x if x.dtype in TRUSTED else x.float()
-    peak = x.amax(dim=1, keepdim=True)
-    return ExpRows(x, peak, (x - peak).exp_())
 
 
 def untrusted_pairs(product: Tensor) -> Tensor:
@@ -63,53 +49,32 @@ def pair_batches(pairs: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 def log_sum_exp_pairs(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
     """`log sum_k exp(x[i, k] + y[j, k])` [P] for the pairs (i, j) [P, 2], P > 0."""
-    return torch.cat([(x[i] + y[j]).logsumexp(dim=1) for i, j in pair_batches(pairs, x.size(1))])
 
+    def sums(i: Tensor, j: Tensor) -> Tensor:
+        return (x[i] + y[j]).logsumexp(dim=1)
 
-def log_product(x: ExpRows, y: ExpRows) -> Tensor:
-    """`log sum_k exp(x[i, k] + y[j, k])` [R, M] for rows `x` [R, K] and `y` [M, K] of any magnitude."""
-    product = x.exp @ y.exp.t()  # [R, M]
-    pairs = untrusted_pairs(product)
-    out = product.log_().add_(x.peak).add_(y.peak.t())
-    if len(pairs):
-        out[pairs[:, 0], pairs[:, 1]] = log_sum_exp_pairs(x.raw, y.raw, pairs)
-    return out
-
-
-class _LogMatmulExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, y: Tensor) -> Tensor:
-        with full_precision(x):
-            out = log_product(exp_rows(x), exp_rows(y))
-        ctx.save_for_backward(x, y, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        # d out[i, j] / d x[i, k] = exp(x[i, k] + y[j, k] - out[i, j]), and the same for y[j, k].
-        x, y, out = ctx.saved_tensors
-        ex, ey = exp_rows(x), exp_rows(y)
-        # The products [R, M] of the forward pass, from saved tensors.
-        product = (out - ex.peak - ey.peak.t()).exp_()
-        pairs = untrusted_pairs(product)
-        share = grad / product
-        share[pairs[:, 0], pairs[:, 1]] = 0  # their gradients are added one by one below
-        grad_x = (share @ ey.exp).mul_(ex.exp)
-        grad_y = (share.t() @ ex.exp).mul_(ey.exp)
-        for i, j in pair_batches(pairs, x.size(1)):
-            part = (ex.raw[i] + ey.raw[j] - out[i, j, None]).exp_().mul_(grad[i, j, None])
-            grad_x.index_add_(0, i, part)
-            grad_y.index_add_(0, j, part)
-        return grad_x.to(x.dtype), grad_y.to(y.dtype)
+    # The backward pass recomputes the rows of each batch, so that no more than a scratch matrix is kept.
+    parts = pair_batches(pairs, x.size(1))
+    return torch.cat([checkpoint(sums, i, j, use_reentrant=False, preserve_rng_state=False) for i, j in parts])
 
 
 def log_matmul_exp(x: Tensor, y: Tensor) -> Tensor:
     """`log (exp(x) exp(y)^T)`: the log-sum-exp of the sum of each row of `x` and each row of `y`.
 
-    x: [R, K]; y: [M, K], any float type. Returns [R, M], float32 (float64 for float64 input), differentiable once.
-    Exact for finite values of any magnitude; costs one matrix product if the ranges of the rows are below 57.
+    x: [R, K]; y: [M, K], any float type. Returns [R, M], float32 (float64 for float64 input), differentiable. Exact for
+    finite values of any magnitude; costs one matrix product if the ranges of the rows are below 57.
     """
-    return _LogMatmulExp.apply(x, y)
+    with full_precision(x):
+        x, y = (t if t.dtype in TRUSTED else t.float() for t in (x, y))
+        x_peak, y_peak = (t.detach().amax(dim=1, keepdim=True) for t in (x, y))
+        product = (x - x_peak).exp() @ (y - y_peak).exp().t()
+        pairs = untrusted_pairs(product)
+        if not len(pairs):
+            return product.log() + x_peak + y_peak.t()
+        places = pairs.unbind(dim=1)
+        # 1 instead of the product, since the gradient of log(0) would be infinite.
+        out = product.index_put(places, torch.ones_like(product[:1, 0])).log() + x_peak + y_peak.t()
+        return out.index_put(places, log_sum_exp_pairs(x, y, pairs))
 
 
 def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tensor:
@@ -118,8 +83,7 @@ def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tenso
     logits: A [N, V]; tag_logits: B [Z, V]; log_prior: log P(z) [N, Z]. Returns [N, V], normalized, differentiable.
     """
     # The distributions do not depend on the rows' maxima; subtracting them keeps the numbers in float32 sums small.
-    logits = logits - logits.detach().amax(dim=1, keepdim=True)
-    tag_logits = tag_logits - tag_logits.detach().amax(dim=1, keepdim=True)
+    logits, tag_logits = (x - x.detach().amax(dim=1, keepdim=True) for x in (logits, tag_logits))
     rest = log_prior - log_matmul_exp(logits, tag_logits)
     return logits + log_matmul_exp(rest, tag_logits.t())
 
@@ -187,18 +151,7 @@ class _EMLossFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx,
-        hidden: Tensor,
-        weight: Tensor,
-        embed: Tensor,
-        log_prior: Tensor,
-        target: Tensor,
-        observed: Tensor | None,
-        smoothing: float,
-        differentiate: bool,
-        chunk: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx, hidden, weight, embed, log_prior, target, observed, smoothing, differentiate, chunk):
         ctx.dtypes = hidden.dtype, weight.dtype, embed.dtype
         n_words = weight.size(0)
         dtype = log_prior.dtype

@@ -9,8 +9,9 @@ from typing import Any
 from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.systems.lasyn.model import END, UNKNOWN
 
-OPEN = -1  # a position without a tag, where tags are summed out
+OPEN = UNKNOWN  # a position without a tag, where tags are summed out
 OPEN_TAG = "_"
 
 Template = list[int]  # the latent values of the pieces, without </s>
@@ -22,7 +23,7 @@ def parse_template(text: str, names: Sequence[str], *, path: str | None = None, 
     Raises:
         SyntaxDataError: the line is empty, or a tag is unknown to the model
     """
-    value_of = {name: i for i, name in enumerate(names) if name != "</s>"}
+    value_of = {name: i for i, name in enumerate(names) if name != END}
     value_of[OPEN_TAG] = OPEN
     tags = text.split()
     if not tags:
@@ -36,13 +37,14 @@ def parse_template(text: str, names: Sequence[str], *, path: str | None = None, 
 
 
 def read_templates(path: str | os.PathLike[str], names: Sequence[str]) -> list[Template]:
-    """Read one template per line of a UTF-8 file.
-
-    Raises:
-        SyntaxDataError: the file does not exist or is not UTF-8, or a line is invalid
-    """
+    """Read one template per line of a UTF-8 file; :class:`SyntaxDataError` names an invalid line."""
     path = os.fspath(path)
     return [parse_template(text, names, path=path, line=number) for number, text in enumerate(read_lines(path), 1)]
+
+
+def tag_string(values: Sequence[int], names: Sequence[str]) -> str:
+    """A template as :func:`parse_template` reads it."""
+    return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values)
 
 
 class FileTemplates:
@@ -61,11 +63,10 @@ class FileTemplates:
             )
 
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
-        """The templates for a batch, by the sentence numbers in ``sample["id"]``."""
+        """The templates for a batch."""
         numbers = sample["id"].tolist()
-        if max(numbers) >= len(
-            self.templates
-        ):  # in fairseq-interactive, the number of sentences is not known in advance
+        # In fairseq-interactive, the number of sentences is not known in advance.
+        if max(numbers) >= len(self.templates):
             self.check_count(max(numbers) + 1)
         return [self.templates[i] for i in numbers]
 
