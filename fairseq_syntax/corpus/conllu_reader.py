@@ -192,7 +192,9 @@ class ConlluReader:
                 if p > 1.0:
                     self.fail(f"the probability of the arc {quoted(arc)} is above 1", at)
                 mass += p
-                line.arcs.append((index, parent, unescape(label), p))
+                if "\\" in label:
+                    label = _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], label)
+                line.arcs.append((index, parent, label, p))
         if mass > 1.0 + MASS_TOLERANCE:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
 
@@ -208,8 +210,3 @@ class ConlluReader:
                 if not pieces:
                     self.fail(f"not a number of pieces: {quoted(entry)}", at)
         line.tokens.append(Token(columns[1], space_after, first, last, owner(first, last, line.heads), pieces))
-
-
-def unescape(text: str) -> str:
-    """Unescape a value of MISC."""
-    return _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], text) if "\\" in text else text
