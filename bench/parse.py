@@ -74,12 +74,12 @@ def against_the_pipeline() -> None:
     parser.parse_sentences = Timed().parse_sentences
 
     def job() -> None:
-        plan = jobs.Plan.of(jobs.Job(folder / "text.en", folder / "out.conllu", parser.options))
-        make_folder(plan.parts.folder)
+        whole = jobs.Job(folder / "text.en", folder / "out.conllu", parser.options)
+        make_folder(whole.parts.folder)
         parse_part = jobs._ParsePart(parser.options, None)
         parse_part.parser = parser
-        make_parts(plan.parts, plan.source(), parse_part)
-        jobs.merge(plan)
+        make_parts(whole.parts, whole.source(), parse_part)
+        jobs.merge(whole)
         (folder / "out.conllu").unlink()
 
     pairs = in_turn(job, lambda: parser.pipeline(tokens))

@@ -40,15 +40,16 @@ def main() -> int:
         text = Path(name, "text")
         text.write_text("".join(f"SLOW line {number} of the text\n" for number in range(args.lines)))
 
-        def job(output: str) -> Job:
-            return Job(text, Path(name, output), ParserOptions(parser="chain_parser"), part_lines=5)
+        def job(output: str, workers: int | RayWorkers = 1) -> Job:
+            options = ParserOptions(parser="chain_parser")
+            return Job(text, Path(name, output), options, part_lines=5, workers=workers)
 
         whole = Path(str(parse_corpus(job("one")))).read_bytes()
         # One thread for all kills: Linux ends a node, which Ray has bound to its parent, with the thread that added it.
         with (
             ThreadPoolExecutor(1) as killer,
             ray_cluster.ray_cluster(2) as nodes,
-            RayWorkers.connected(nodes.address, count=2) as workers,
+            RayWorkers(nodes.address, count=2) as workers,
         ):
             while killed < args.kills:
                 over = threading.Event()
@@ -75,7 +76,7 @@ def main() -> int:
 
                 kills = killer.submit(kill)
                 begin = time.monotonic()
-                result = parse_corpus(job(output), workers)
+                result = parse_corpus(job(output, workers))
                 over.set()
                 kills.result()
                 runs += 1

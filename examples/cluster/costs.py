@@ -50,7 +50,7 @@ def rates(lines: int, words: int) -> dict[str, float]:
     from fairseq_syntax.cli import main as command
     from fairseq_syntax.corpus.conllu import read_conllu
     from fairseq_syntax.corpus.parsing.base import ParserOptions
-    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge
+    from fairseq_syntax.corpus.parsing.jobs import Job, merge
     from fairseq_syntax.runtime.files import make_folder
 
     found: dict[str, float] = {}
@@ -66,13 +66,12 @@ def rates(lines: int, words: int) -> dict[str, float]:
         assert sum(1 for _ in read_conllu(folder / "train.en.conllu")) == lines
         sys.path.append(str(ROOT / "tests" / "helpers"))  # a parser without a model, for its options alone
         job = Job(folder / "train.en", folder / "merged", ParserOptions(parser="chain_parser"))
-        plans: list[Plan] = []
-        timed("read", lambda: plans.append(Plan.of(job)))
-        plan, rows = plans[0], (folder / "train.en.conllu").read_bytes().split(b"\n\n")
-        make_folder(plan.parts.folder)
-        for start, end in plan.spans:
-            plan.parts.commit((start, end), b"{}\n" + b"\n\n".join(rows[start:end]))
-        timed("merge", lambda: merge(plan))
+        timed("read", lambda: job.step)
+        rows = (folder / "train.en.conllu").read_bytes().split(b"\n\n")
+        make_folder(job.parts.folder)
+        for start, end in job.spans:
+            job.parts.commit((start, end), b"{}\n" + b"\n\n".join(rows[start:end]))
+        timed("merge", lambda: merge(job))
         segment = ["segment", "--lang", "en", "--input", str(folder / "train.en.conllu"), "--output"]
         model = ["--train", "sentencepiece", "--vocab-size", "8000", "--train-lines", "5000"]
         assert command([*segment, str(folder / "trained"), *model]) == 0

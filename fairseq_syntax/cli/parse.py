@@ -112,7 +112,7 @@ def parser_options(args: argparse.Namespace, **more: Any) -> ParserOptions:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
+    from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.parser == "conllu":
@@ -132,21 +132,19 @@ def main(args: argparse.Namespace) -> None:
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if not gpus:
         refuse(args, ["gpus_per_worker"], "the parser runs on the CPU", "give --device cuda")
-    work = args.part_lines, args.workers or 1, args.threads, args.shard
-    job = Job(args.input, args.output, options, *work, overwrite=args.overwrite)
+    how = {"part_lines": args.part_lines, "threads": args.threads, "shard": args.shard, "overwrite": args.overwrite}
     then = then_segment(args.output, args.lang)
     if args.merge:
-        plan = Plan.of(job)
-        merge(plan)
-        finished(args.output, f"{len(plan.spans)} parts", then)
+        job = Job(args.input, args.output, options, **how)
+        merge(job)
+        finished(args.output, f"{len(job.spans)} parts", then)
         return
     print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which can take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
-        plan = Plan.of(job)
-        # Local worker processes belong to the job anyway.
-        parsed = parse_corpus(plan, None if isinstance(workers, int) else workers)
+        job = Job(args.input, args.output, options, workers=workers, **how)
+        parsed = parse_corpus(job)
     if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"
         finished(args.output, f"shard {args.shard[0]} of {args.shard[1]} is parsed", then)
     else:
-        finished(args.output, f"{plan.n_lines} lines", then)
+        finished(args.output, f"{job.n_lines} lines", then)

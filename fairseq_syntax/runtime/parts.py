@@ -23,7 +23,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import moved_by_parts, progress
 from fairseq_syntax.runtime.files import atomic_open_binary, fingerprint, is_replaced, make_folder, remove_leftovers
 from fairseq_syntax.runtime.jobs import Step
-from fairseq_syntax.runtime.workers import FEWER_WORKERS, Workers, in_workers
+from fairseq_syntax.runtime.workers import Workers, in_workers
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ def map_parts(
     method: str = "fork",
     replace: bool = True,
     again: bool = False,
-    hint: str = FEWER_WORKERS,
 ) -> Outcome:
     """Make a step in parts, unless it is done.
 
@@ -62,13 +61,9 @@ def map_parts(
         merge: writes the step's outputs from the parts, and returns a note for the record
         part_lines: the number of lines per part, which is part of the fingerprint
         total: the number of lines in the text, for the progress bar, if known
-        workers, method, hint: as in :func:`.workers.in_workers`
+        workers, method: as in :func:`.workers.in_workers`
         replace: whether outputs and parts of other steps may be removed
         again: repeat the step even if it is done
-
-    Raises:
-        SyntaxDataError: an input is invalid, a worker was killed, or an output cannot be written or must not be
-            replaced
     """
     parts = Parts.of(step, part_lines)
     with step.making(replace=replace) as record:
@@ -79,7 +74,7 @@ def map_parts(
         try:
             if total is not None and isinstance(workers, int):
                 workers = min(workers, -(-total // part_lines))
-            made = make_parts(parts, source, make, total=total, workers=workers, method=method, hint=hint)
+            made = make_parts(parts, source, make, total=total, workers=workers, method=method)
             step.begin()  # only now, so that the outputs of an earlier run stay valid until here
             note: Note = json.loads(json.dumps(merge(made) or {}))  # as it will be read from the record
             step.finish(note)
@@ -99,7 +94,6 @@ def make_parts(
     total: int | None = None,
     workers: int | Workers = 1,
     method: str = "fork",
-    hint: str = FEWER_WORKERS,
 ) -> MadeParts:
     """Make the missing parts of a source; see :func:`map_parts`."""
     spans: list[Span] = []
@@ -122,7 +116,7 @@ def make_parts(
 
     with progress(total=total, of=parts.output.name) as bar, moved_by_parts(show):
         work = partial(_make_part, parts, make)
-        for start, end in in_workers(work, missing(), workers=workers, method=method, hint=hint):
+        for start, end in in_workers(work, missing(), workers=workers, method=method):
             done += end - start
             show()
     return MadeParts(parts, spans)
@@ -171,73 +165,59 @@ class Parts:
         # Twelve digits distinguish jobs; the part's first line contains the whole fingerprint.
         return self.folder / f"{span[0]:012d}-{span[1]:012d}.{self.fingerprint[:12]}.part"
 
-    def is_whole(self, span: Span) -> bool:
-        """Whether the part exists and is intact."""
-        header, body = self._read(span)
-        if header == self._header(span, body):
-            return True
-        if self.path(span).exists():
-            logger.warning("%s is damaged, and is made again", self.path(span))
-        return False
-
     def make_folder(self, spans: Iterable[Span] | None = None) -> None:
         """Create the folder, and remove incomplete parts of killed runs.
 
         Args:
             spans: the parts of this run, if other processes make parts in the same folder
-
-        Raises:
-            SyntaxDataError: the folder cannot be created
         """
         make_folder(self.folder)
         remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
 
     def check_folder(self) -> None:
-        """Check that the folder exists before a part is made.
-
-        Raises:
-            SyntaxDataError: it does not, for example on a machine that does not share the disk
-        """
+        """Raise SyntaxDataError if the folder does not exist, for example on a machine that does not share the disk."""
         if not self.folder.is_dir():
-            raise SyntaxDataError(
-                f"is not there on {socket.gethostname()}",
-                path=self.folder,
-                hint="write to a file system that all machines share",
-            )
+            hint = "write to a file system that all machines share"
+            raise SyntaxDataError(f"is not there on {socket.gethostname()}", path=self.folder, hint=hint)
 
     def commit(self, span: Span, body: bytes) -> None:
-        """Write a part. Raises SyntaxDataError if it cannot be written."""
+        """Write a part."""
         with atomic_open_binary(self.path(span), leftovers=False) as file:
             file.write(self._header(span, body) + body)
 
+    def is_whole(self, span: Span) -> bool:
+        """Whether the part exists and is intact."""
+        if self._intact_body(span) is not None:
+            return True
+        if self.path(span).exists():
+            logger.warning("%s is damaged, and is made again", self.path(span))
+        return False
+
     def body(self, span: Span) -> bytes:
         """The body of an intact part. Raises SyntaxDataError if it has changed."""
-        header, body = self._read(span)
-        if header != self._header(span, body):
+        if (body := self._intact_body(span)) is None:
             message = "changed while it was being merged"
             raise SyntaxDataError(message, path=self.path(span), hint="run the command again")
         return body
 
-    def _read(self, span: Span) -> tuple[bytes, bytes]:
-        """The first line of a part and the rest; empty if the part does not exist."""
+    def _intact_body(self, span: Span) -> bytes | None:
         try:
             header, end, body = self.path(span).read_bytes().partition(b"\n")
         except FileNotFoundError:
-            return b"", b""
-        except OSError as error:
-            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=self.path(span)) from error
-        return header + end, body
-
-    def remove(self, *, of_all_jobs: bool = False) -> None:
-        """Remove the parts of this job, or of all jobs."""
-        for path in self.folder.glob("*.part" if of_all_jobs else f"*.{self.fingerprint[:12]}.part"):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # if parts of other jobs are left
-            self.folder.rmdir()
+            return None
+        return body if header + end == self._header(span, body) else None
 
     def _header(self, span: Span, body: bytes) -> bytes:
         digest = hashlib.sha256(body).hexdigest()
         return f"# part = {span[0]}-{span[1]} {self.fingerprint} {digest}\n".encode()
+
+    def remove(self, *, of_all_jobs: bool = False) -> None:
+        """Remove the parts of this job, or of all jobs, and what killed workers left."""
+        remove_leftovers(self.folder)
+        for path in self.folder.glob("*.part" if of_all_jobs else f"*.{self.fingerprint[:12]}.part"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # if parts of other jobs are left
+            self.folder.rmdir()
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,15 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
 from multiprocessing import connection, get_context, parent_process
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-
 # The hint if a worker is killed: an interrupted step resumes, and fewer workers need less memory.
-FEWER_WORKERS = "run the command again with fewer workers: it continues"
+FEWER_WORKERS = "run the command again with fewer --workers (in parse, or a smaller --batch-size): it continues"
 
 
 def cores() -> int:
@@ -28,39 +27,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Pool(Protocol):
+class Pool(NamedTuple):
     """Workers that apply one function.
 
-    Attributes:
-        window: the maximum number of submitted tasks, which keeps all workers busy without reading far ahead
+    ``window``: the maximum number of submitted tasks, which keeps all workers busy without reading far ahead;
+    ``submit(task)`` returns a future, from which ``result(future)`` takes the result or raises the error.
     """
 
     window: int
-
-    def submit(self, task: Any) -> Any:
-        """Submit a task, and return a handle for its result."""
-        ...
-
-    def take(self, pending: list[Any]) -> Any:
-        """Wait for any of the handles, remove it, and return its result or raise its exception."""
-        ...
+    submit: Callable[[Any], Future[Any]]
+    result: Callable[[Future[Any]], Any] = Future.result
 
 
 class Workers(Protocol):
-    """A pool of remote workers, such as :class:`fairseq_syntax.runtime.ray_workers.RayWorkers`."""
+    """Workers on other machines: :class:`fairseq_syntax.runtime.ray_workers.RayWorkers`."""
 
-    def pool(self, work: Callable[[Any], Any], hint: str) -> AbstractContextManager[Pool]:
+    def pool(self, work: Callable[[Any], Any]) -> AbstractContextManager[Pool]:
         """A pool that applies ``work``. A task whose worker is lost is repeated, so it may run several times."""
         ...
 
 
 def in_workers(
-    work: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    *,
-    workers: int | Workers,
-    method: str = "fork",
-    hint: str = FEWER_WORKERS,
+    work: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int | Workers, method: str = "fork"
 ) -> Iterator[Result]:
     """Apply a function to tasks, and yield the results in the order of completion.
 
@@ -73,7 +61,6 @@ def in_workers(
         tasks: the tasks, read in this process
         workers: the number of processes (1 for this process alone), or a pool of remote workers
         method: the start method of processes; ``spawn`` if threads or devices forbid ``fork``
-        hint: the hint for the user if a worker is killed
 
     Raises:
         SyntaxDataError: a worker was killed
@@ -85,19 +72,21 @@ def in_workers(
     tasks = iter(tasks)
     if not (first := list(islice(tasks, 1))):
         return  # without starting workers
-    opened: AbstractContextManager[Pool]
-    if isinstance(workers, int):
-        opened = _processes(work, workers, method, hint)
-    else:
-        opened = workers.pool(work, hint)
-    with opened as pool:
-        pending: list[Any] = []
+    with _processes(work, workers, method) if isinstance(workers, int) else workers.pool(work) as pool:
+        pending: set[Future[Any]] = set()
         for task in chain(first, tasks):
-            pending.append(pool.submit(task))
+            pending.add(pool.submit(task))
             if len(pending) >= pool.window:
-                yield pool.take(pending)
+                yield pool.result(_completed(pending))
         while pending:
-            yield pool.take(pending)
+            yield pool.result(_completed(pending))
+
+
+def _completed(pending: set[Future[Any]]) -> Future[Any]:
+    """Wait for any of the futures, and remove it."""
+    future = next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
+    pending.remove(future)
+    return future
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
@@ -121,37 +110,22 @@ def interruptible(work: Callable[[], Result]) -> Result:
         raise
 
 
-class _Processes:
-    """A :class:`Pool` of processes on this machine."""
-
-    def __init__(self, executor: ProcessPoolExecutor, count: int) -> None:
-        self.window = 2 * count + 1  # one running and one waiting task per worker
-        self._executor = executor
-
-    def submit(self, task: Any) -> Future[Any]:
-        return self._executor.submit(_do, task)
-
-    def take(self, pending: list[Future[Any]]) -> Any:
-        done = next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
-        pending.remove(done)
-        return done.result()
-
-
 @contextmanager
-def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -> Iterator[Pool]:
-    """A context with a pool of processes that apply ``work``; they end with the block or with this process."""
+def _processes(work: Callable[[Any], Any], count: int, method: str) -> Iterator[Pool]:
+    """A pool of processes that apply ``work``; they end with the block or with this process."""
     context = get_context(method)
     ends, end = context.Pipe(duplex=False)
     # Not multiprocessing.Pool, which waits forever for the result of a killed worker.
     executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends))
     try:
-        yield _Processes(executor, count)
+        # one running and one waiting task per worker
+        yield Pool(2 * count + 1, lambda task: executor.submit(_do, task))
     except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the running tasks
         end.send(None)
         raise
     except BrokenProcessPool as error:
         message = "a worker process was killed, usually for want of memory"
-        raise SyntaxDataError(message, hint=hint) from error
+        raise SyntaxDataError(message, hint=FEWER_WORKERS) from error
     finally:
         executor.shutdown(cancel_futures=True)
 

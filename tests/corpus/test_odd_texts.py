@@ -13,7 +13,7 @@ from data_errors import data_error
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-from fairseq_syntax.corpus.parsing.jobs import Job, Plan, parse_corpus
+from fairseq_syntax.corpus.parsing.jobs import Job, parse_corpus
 from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.segmentation import WordSegmenter, load_segmenter
 from fairseq_syntax.corpus.segmentation_files import segment_file
@@ -162,5 +162,5 @@ def test_spacy_cuts_japanese_and_chinese_into_words(lang, words):
 def test_a_text_that_looks_tokenized_is_told_of(tmp_path, caplog, text, told):
     path = write(tmp_path / "text", 20 * text)
     for tokenizer in ("basic", "whitespace"):
-        Plan.of(Job(path, tmp_path / "out", ParserOptions(parser="chain_parser", tokenizer=tokenizer)))
+        assert Job(path, tmp_path / "out", ParserOptions(parser="chain_parser", tokenizer=tokenizer)).n_lines == 20
     assert sum("pretokenized" in record.message for record in caplog.records) == told

@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.header import parsed_with
+from fairseq_syntax.corpus.parsing import jobs
 from fairseq_syntax.corpus.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
+from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, spell_out
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.runtime.locks import locked
@@ -205,7 +206,7 @@ def test_unknown_parsers_tokenizers_and_devices(options, names):
 
 
 def folder_of(text: Path) -> Path:
-    return Plan.of(job(text)).parts.folder
+    return job(text).parts.folder
 
 
 def test_every_line_comes_out_once_and_in_order(text):
@@ -228,11 +229,11 @@ def test_shards_together_are_the_whole(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     for count in (1, 2, 3, 4, 5, 9):
         shards = [job(text, f"{count}.conllu", shard=(number, count)) for number in range(1, count + 1)]
-        covered = [part for shard in shards for part in Plan.of(shard).shard_spans]
-        assert covered == Plan.of(shards[0]).spans
+        covered = [part for shard in shards for part in shard.shard_spans]
+        assert covered == shards[0].spans
         for shard in [*reversed(shards), shards[0]]:
             assert parse_corpus(shard) is None
-        assert merge(Plan.of(job(text, f"{count}.conllu"))).read_bytes() == whole
+        assert merge(job(text, f"{count}.conllu")).read_bytes() == whole
 
 
 @settings(max_examples=30, deadline=None)
@@ -248,7 +249,7 @@ def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
         text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
         for number in range(1, shards + 1):
             parse_corpus(job(text, **how, shard=(number, shards)))
-        output = merge(Plan.of(job(text, **how)))
+        output = merge(job(text, **how))
         found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
         assert found == [single_spaced(line) for line in lines]
 
@@ -256,7 +257,7 @@ def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
 def test_a_merge_before_the_end_says_which_lines_are_missing(text):
     parse_corpus(job(text, shard=(1, 2)))
     with data_error(path="out.conllu.parts"):
-        merge(Plan.of(job(text)))
+        merge(job(text))
     assert not job(text).output.exists()
     assert parse_corpus(job(text)).exists()  # without a shard, the rest is parsed
 
@@ -287,7 +288,7 @@ def test_a_damaged_part_is_parsed_again(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     parse_corpus(job(text, shard=(1, 1)))
     for number, damage in enumerate([lambda b: b[:-20], lambda b: b"", lambda b: b.replace(b"A\t", b"B\t")]):
-        part = Plan.of(job(text)).parts.path(Plan.of(job(text)).spans[number % 2 * 2])
+        part = job(text).parts.path(job(text).spans[number % 2 * 2])
         part.write_bytes(damage(part.read_bytes()))
     assert parse_corpus(job(text)).read_bytes() == whole
 
@@ -298,7 +299,7 @@ def test_parts_of_another_job_are_never_mixed_in(text):
     parse_corpus(job(text, options=other, shard=(2, 2)))
     for options in (CHAIN, other):
         with data_error(path="out.conllu.parts"):
-            merge(Plan.of(job(text, options=options)))
+            merge(job(text, options=options))
     whole = parse_corpus(job(text, "whole.conllu", options=other)).read_bytes()
     assert parse_corpus(job(text, options=other)).read_bytes() == whole
     assert len(os.listdir(folder_of(text))) == 2, "the first job's are left"
@@ -346,7 +347,7 @@ def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(tex
     parse_corpus(job(text, options=first, shard=(1, 2)))
     parse_corpus(job(text, options=other, shard=(2, 2)))
     with data_error(path="out.conllu.parts"):
-        merge(Plan.of(job(text, options=first)))
+        merge(job(text, options=first))
 
 
 def test_an_output_among_the_models_is_refused(text, without_fingerprint):
@@ -355,21 +356,21 @@ def test_an_output_among_the_models_is_refused(text, without_fingerprint):
     with data_error("--model-dir", path="out.conllu"):
         parse_corpus(Job(text, inside, options))
     named = replace(options, model_dir="a-name-that-is-no-path")
-    assert Plan.of(job(text, options=named)).fingerprint != Plan.of(job(text, options=options)).fingerprint
+    assert job(text, options=named).step.made_from != job(text, options=options).step.made_from
 
 
 def test_what_a_killed_merge_left_is_removed_and_the_parts_of_another_job_are_not(text):
     parse_corpus(job(text, shard=(1, 1)))
-    plan, aside = Plan.of(job(text)), text.with_name("aside")
-    shutil.copytree(plan.parts.folder, aside)
-    output = merge(plan)
-    shutil.copytree(aside, plan.parts.folder)
-    assert merge(plan) == output and not plan.parts.folder.exists()
+    whole, aside = job(text), text.with_name("aside")
+    shutil.copytree(whole.parts.folder, aside)
+    output = merge(whole)
+    shutil.copytree(aside, whole.parts.folder)
+    assert merge(whole) == output and not whole.parts.folder.exists()
     output.rename(text.with_name("first"))
     parse_corpus(job(text, options=replace(CHAIN, distributions=True), shard=(1, 2)))
     text.with_name("first").rename(output)
-    assert merge(plan) == output == parse_corpus(job(text))
-    assert len(list(plan.parts.folder.iterdir())) == 2
+    assert merge(whole) == output == parse_corpus(job(text))
+    assert len(list(whole.parts.folder.iterdir())) == 2
 
 
 def test_a_parse_goes_into_a_pipe(text):
@@ -387,12 +388,12 @@ def test_a_parse_goes_into_a_pipe(text):
     assert found == parse_corpus(job(text)).read_bytes()
 
 
-def test_the_text_is_read_once_for_a_plan_by_the_command(text, monkeypatch):
-    made, of = [], Plan.of
-    monkeypatch.setattr(Plan, "of", lambda job: made.append(job) or of(job))
+def test_the_text_is_read_once_before_the_parts_by_the_command(text, monkeypatch):
+    read, read_lines = [], jobs.read_lines
+    monkeypatch.setattr(jobs, "read_lines", lambda path: read.append(path) or read_lines(path))
     common = ["--input", text, "--output", text.with_name("out"), "--parser", "chain_parser"]
-    assert parse(*common) == 0 and len(made) == 1
-    assert parse(*common, "--merge") == 0 and len(made) == 2
+    assert parse(*common) == 0 and len(read) == 1
+    assert parse(*common, "--merge") == 0 and len(read) == 2
 
 
 def test_threads_are_the_cores_of_the_process_or_what_the_user_says(text, monkeypatch):
@@ -410,7 +411,7 @@ def test_threads_are_the_cores_of_the_process_or_what_the_user_says(text, monkey
 def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
     output = parse_corpus(job(text))
     mark = output.stat().st_mtime_ns
-    assert parse_corpus(job(text)) == output == merge(Plan.of(job(text)))
+    assert parse_corpus(job(text)) == output == merge(job(text))
     assert output.stat().st_mtime_ns == mark
     output.write_text("someone's thesis\n")
     with data_error("--overwrite", path="out.conllu"):

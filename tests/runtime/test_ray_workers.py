@@ -49,7 +49,7 @@ def square(number: int) -> int:
 # --------------------------------------------------------------------------------------------------- without Ray
 
 
-def test_two_modules_import_ray_and_only_when_it_is_asked_for():
+def test_one_module_imports_ray_and_only_when_it_is_asked_for():
     root = Path(fairseq_syntax.__file__).parent
     found = []
     for path in root.rglob("*.py"):
@@ -63,7 +63,7 @@ def test_two_modules_import_ray_and_only_when_it_is_asked_for():
             if any(name.split(".")[0] == "ray" for name in names):
                 assert node not in tree.body
                 found.append(path.name)
-    assert set(found) == {"ray_node.py", "ray_workers.py"}
+    assert set(found) == {"ray_workers.py"}
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
@@ -80,9 +80,9 @@ def test_an_address_without_a_cluster_is_said_within_the_time_limit(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with data_error(f"127.0.0.1:{port}"):
-            RayWorkers.connected(f"127.0.0.1:{port}").__enter__()
+            RayWorkers(f"127.0.0.1:{port}")
     with data_error(f"127.0.0.1:{port}"):
-        RayWorkers.connected(f"127.0.0.1:{port}").__enter__()
+        RayWorkers(f"127.0.0.1:{port}")
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:
@@ -93,11 +93,11 @@ def test_an_address_without_a_cluster_is_said_within_the_time_limit(monkeypatch)
         thread = threading.Thread(target=answer)
         thread.start()
         with data_error(f"127.0.0.1:{other.getsockname()[1]}"):
-            RayWorkers.connected(f"127.0.0.1:{other.getsockname()[1]}").__enter__()
+            RayWorkers(f"127.0.0.1:{other.getsockname()[1]}")
         thread.join()
     for address in ("ray://127.0.0.1:10001", "host:port"):
         with data_error(address):
-            RayWorkers.connected(address).__enter__()
+            RayWorkers(address)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_local_is_a_cluster_that_is_started_here(monkeypatch):
     monkeypatch.setattr(ray_workers, "_running_here", lambda: "127.0.0.1:6379")
     monkeypatch.setenv("RAY_ADDRESS", "local")
     for address in (None, "local"):
-        with RayWorkers.connected(address) as workers:
+        with RayWorkers(address) as workers:
             assert workers.address is None
     monkeypatch.delenv("RAY_ADDRESS")
-    with RayWorkers.connected() as workers:
+    with RayWorkers() as workers:
         assert workers.address == "127.0.0.1:6379"
 
 
@@ -183,7 +183,7 @@ def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
             taken.append(number)
             yield number
 
-    with RayWorkers.connected(nodes.address) as workers:
+    with RayWorkers(nodes.address) as workers:
         results = []
         for result in in_workers(square, source(), workers=workers):
             results.append(result)
@@ -274,7 +274,7 @@ def test_the_stages_of_a_recipe_run_on_the_cluster(nodes, tmp_path):
         stage(f"copy {n}", f"test {n} = 1 && cp {tmp_path}/words '{tmp_path}/copy {n}'", tmp_path / "words")
         for n in (1, 2)
     ]
-    with RayWorkers.connected(nodes.address) as workers:
+    with RayWorkers(nodes.address) as workers:
         assert Runner(tmp_path, 2, cluster=workers).run([words, *copies]) == ["copy 2"]
     assert (tmp_path / "copy 1").read_text() == "words\n"
     logs = [path.read_text() for path in tmp_path.glob("logs/*.log")]

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,7 +43,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Job:
-    """A corpus to parse into one file.
+    """A corpus to parse into one file. Its text and its models are read when they are first needed, and only once.
 
     ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads`` is
     PyTorch's number of threads per worker process, which can affect the last digit of a probability, like the device.
@@ -54,82 +54,74 @@ class Job:
     output: Path
     options: ParserOptions
     part_lines: int = 2000
-    workers: int = 1
+    workers: int | Workers = 1
     threads: int | None = None
     shard: tuple[int, int] | None = None
     overwrite: bool = False
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A job after reading its text: the number of lines, and fingerprints of the models and of the whole job."""
-
-    job: Job
-    n_lines: int
-    models: str
-    fingerprint: str
-
-    @classmethod
-    def of(cls, job: Job) -> Plan:
-        """Read the text and the models.
-
-        Raises:
-            SyntaxDataError: the text is empty, unreadable, a pipe, a parse or the output; or the models do not exist
-        """
-        check_apart(job.output, job.text)
-        check_rereadable("it is read once for its lines and once to be parsed", job.text)
-        check_text(job.text, "--parser conllu takes what is parsed already")
+    @cached_property
+    def _lines_and_digest(self) -> tuple[int, str]:
+        """The number of lines of the text and the SHA-256 of their content."""
+        check_apart(self.output, self.text)
+        check_rereadable("it is read once for its lines and once to be parsed", self.text)
+        check_text(self.text, "--parser conllu takes what is parsed already")
         digest = hashlib.sha256()
         n_lines = 0
         first: list[str] = []
-        for line in read_lines(job.text):
+        for line in read_lines(self.text):
             digest.update(line.encode() + b"\n")
             n_lines += 1
             if len(first) < 1000:
                 first.append(line)
-        if job.options.tokenizer != "whitespace" and looks_tokenized(first):
-            logger.warning("%s looks tokenized already: is --pretokenized meant?", job.text)
+        if self.options.tokenizer != "whitespace" and looks_tokenized(first):
+            logger.warning("%s looks tokenized already: is --pretokenized meant?", self.text)
         if n_lines == 0:
-            raise SyntaxDataError("is empty", path=job.text)
-        models = fingerprint_of_models(job.options, job.output)
-        depends_on = digest.hexdigest(), job.options.of_the_result, models, job.part_lines
-        return cls(job, n_lines, models, fingerprint(VERSION, *depends_on))
+            raise SyntaxDataError("is empty", path=self.text)
+        return n_lines, digest.hexdigest()
+
+    @property
+    def n_lines(self) -> int:
+        """The number of lines of the text."""
+        return self._lines_and_digest[0]
+
+    @cached_property
+    def models(self) -> str:
+        """The fingerprint of the models."""
+        return fingerprint_of_models(self.options, self.output)
 
     @property
     def step(self) -> Step:
         """The step that makes the whole output."""
-        return Step((self.job.output,), self.fingerprint)
+        _, digest = self._lines_and_digest
+        depends_on = digest, self.options.of_the_result, self.models, self.part_lines
+        return Step((self.output,), fingerprint(VERSION, *depends_on))
 
     @property
     def parts(self) -> Parts:
         """The files of the output's parts."""
-        return Parts.of(self.step, self.job.part_lines)
+        return Parts.of(self.step, self.part_lines)
 
     @property
     def spans(self) -> list[Span]:
         """The line spans [start, end) of all parts of the text."""
-        return part_spans(self.n_lines, self.job.part_lines)
+        return part_spans(self.n_lines, self.part_lines)
 
     @property
     def shard_spans(self) -> list[Span]:
         """The spans of this shard's parts; all shards together contain each part once."""
-        number, count = self.job.shard or (1, 1)
+        number, count = self.shard or (1, 1)
         spans = self.spans
         return spans[(number - 1) * len(spans) // count : number * len(spans) // count]
 
     def source(self) -> Iterator[tuple[Span, TextPart]]:
         """The parts of this shard with their text."""
         starts = {start for start, _ in self.shard_spans}
-        parts = with_spans(text_parts(self.job.text, self.job.part_lines))
+        parts = with_spans(text_parts(self.text, self.part_lines))
         return ((span, part) for span, part in parts if span[0] in starts)
 
 
-def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
+def parse_corpus(job: Job) -> Path | None:
     """Parse the missing parts of a text, and merge all parts unless the job is a shard.
-
-    Args:
-        job: the job, or a plan whose text was already read
-        workers: the workers of a cluster, instead of ``job.workers`` processes
 
     Returns:
         the finished file, or None for a shard
@@ -137,53 +129,37 @@ def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None
     Raises:
         SyntaxDataError: the text or the models are invalid, the output was made by another job, or the disk is full
     """
-    plan = job if isinstance(job, Plan) else Plan.of(job)
-    job, source = plan.job, plan.source()
-    parse_part = _ParsePart(job.options, _threads(job, workers))
-    how: dict[str, Any] = {
-        "workers": workers or job.workers,
-        "method": "spawn",
-        "hint": "run the command again with fewer --workers or a smaller --batch-size: it continues",
-    }
+    parse_part = _ParsePart(job.options, _threads(job))
+    how: dict[str, Any] = {"workers": job.workers, "method": "spawn"}
     if job.shard is not None:
-        if plan.step.record() is None:
-            plan.step.check_replaceable()
-            plan.parts.make_folder(plan.shard_spans)
-            total = sum(end - start for start, end in plan.shard_spans)
-            make_parts(plan.parts, source, parse_part, total=total, **how)
+        if job.step.record() is None:
+            job.step.check_replaceable()
+            job.parts.make_folder(job.shard_spans)
+            total = sum(end - start for start, end in job.shard_spans)
+            make_parts(job.parts, job.source(), parse_part, total=total, **how)
         return None
-    how |= {"part_lines": job.part_lines, "total": plan.n_lines, "replace": job.overwrite}
-    outcome = map_parts(plan.step, source, parse_part, lambda made: _write(plan, made), **how)
-    if outcome.was_done:
+    how |= {"part_lines": job.part_lines, "total": job.n_lines, "replace": job.overwrite}
+    if map_parts(job.step, job.source(), parse_part, partial(_write, job), **how).was_done:
         logger.info("%s is up to date", job.output)
     return job.output
 
 
-def merge(plan: Plan) -> Path:
-    """Merge the parts of all shards, and remove them.
-
-    Raises SyntaxDataError if a part is missing or damaged.
-    """
+def merge(job: Job) -> Path:
+    """Merge the parts of all shards, and remove them. Raises SyntaxDataError if a part is missing or damaged."""
 
     def is_missing(span: Span) -> NoReturn:
         hint = "run the shards that are not finished, or the command without --shard and --merge: it parses the rest"
-        raise SyntaxDataError(f"lines {span[0] + 1} to {span[1]} are missing", path=plan.parts.folder, hint=hint)
+        raise SyntaxDataError(f"lines {span[0] + 1} to {span[1]} are missing", path=job.parts.folder, hint=hint)
 
-    map_parts(
-        plan.step,
-        ((span, span) for span in plan.spans),
-        is_missing,
-        lambda made: _write(plan, made),
-        part_lines=plan.job.part_lines,
-        replace=plan.job.overwrite,
-    )
-    return plan.job.output
+    source = ((span, span) for span in job.spans)
+    how: dict[str, Any] = {"part_lines": job.part_lines, "replace": job.overwrite}
+    map_parts(job.step, source, is_missing, partial(_write, job), **how)
+    return job.output
 
 
-def _write(plan: Plan, made: MadeParts) -> None:
-    with atomic_open_binary(plan.job.output) as file:
-        options = {**plan.job.options.of_the_result, "models": plan.models}
-        file.write(header(plan.n_lines, parsed_with=options).encode())
+def _write(job: Job, made: MadeParts) -> None:
+    with atomic_open_binary(job.output) as file:
+        file.write(header(job.n_lines, parsed_with={**job.options.of_the_result, "models": job.models}).encode())
         for _, body in made:
             file.write(body)
 
@@ -191,13 +167,14 @@ def _write(plan: Plan, made: MadeParts) -> None:
 # ------------------------------------------------------------------------------------------------ the parts' work
 
 
-def _threads(job: Job, workers: Workers | None) -> int | None:
+def _threads(job: Job) -> int | None:
     """The number of threads per worker; None for PyTorch's default, OMP_NUM_THREADS or all cores."""
-    if job.threads is None and workers is not None:
+    if job.threads is not None:
+        return job.threads
+    if not isinstance(job.workers, int):
         return 1
-    if job.threads is None and job.workers > 1 and not os.environ.get("OMP_NUM_THREADS"):
-        return max(1, cores() // job.workers)
-    return job.threads
+    share_cores = job.workers > 1 and not os.environ.get("OMP_NUM_THREADS")
+    return max(1, cores() // job.workers) if share_cores else None
 
 
 @dataclass
