@@ -37,10 +37,10 @@ class Range:
         if self.low is None and self.high is None:
             return "a whole number" if self.kind is int else "a finite number"
         if self.high is None:
-            return f"at least {_shown(self.low)}"
+            return f"at least {self.low:.10g}"
         if self.low is None:
-            return f"at most {_shown(self.high)}"
-        return f"from {_shown(self.low)} to {_shown(self.high)}"
+            return f"at most {self.high:.10g}"
+        return f"from {self.low:.10g} to {self.high:.10g}"
 
 
 def whole(low: int | None = None, high: int | None = None) -> Range:
@@ -51,7 +51,3 @@ def whole(low: int | None = None, high: int | None = None) -> Range:
 def real(low: float | None = None, high: float | None = None) -> Range:
     """Finite floating-point numbers."""
     return Range(float, low, high)
-
-
-def _shown(bound: float | None) -> str:
-    return f"{bound:.10g}" if isinstance(bound, float) else str(bound)

@@ -62,9 +62,6 @@ def run_command(
         log: the file to which the output is appended
         output: a file for the standard output, which is created when the command succeeds
         started: called with the process as soon as it exists; closing its ``stdin`` ends the command
-
-    Raises:
-        SyntaxDataError: the folder does not exist
     """
     # Prefer the commands of this environment, which may not be activated where a worker runs.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])

@@ -11,10 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from typing import Any, TextIO
 
 DELAY = 1.0  # seconds before a bar is shown
 
@@ -26,8 +23,8 @@ def progress(
     unit: str = "lines",
     of: str = "",
     quiet: bool = False,
-) -> tqdm[Any]:
-    """A progress bar, to be iterated over, or to be updated in a ``with`` block.
+) -> Any:
+    """A progress bar (tqdm), to be iterated over, or to be updated in a ``with`` block.
 
     Args:
         items: the items to iterate over
@@ -39,7 +36,7 @@ def progress(
     """
     from tqdm import tqdm
 
-    bar: tqdm[Any] = tqdm(
+    return tqdm(
         items,
         total=total,
         unit=f" {unit}",
@@ -47,20 +44,15 @@ def progress(
         delay=DELAY,
         leave=False,
         dynamic_ncols=True,
-        disable=True if quiet else None,
+        disable=True if quiet else None,  # None: unless stderr is a terminal
     )
-    return bar
 
 
 _of_the_part: ContextVar[Callable[[float], None] | None] = ContextVar("of_the_part", default=None)
 
 
 def partly_done(share: float) -> None:
-    """Report progress within a task to the bar of this process, if there is one.
-
-    Args:
-        share: the share of the work that is done, from 0 to 1
-    """
+    """Report the share of a task that is done, from 0 to 1, to the bar of this process, if there is one."""
     if (move := _of_the_part.get()) is not None:
         move(share)
 
@@ -99,8 +91,7 @@ def duration(seconds: float) -> str:
     """Format a duration as in progress bars: ``MM:SS`` or ``H:MM:SS``."""
     from tqdm import tqdm
 
-    text: str = tqdm.format_interval(seconds)
-    return text
+    return str(tqdm.format_interval(seconds))
 
 
 def say(text: str) -> None:

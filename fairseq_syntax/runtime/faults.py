@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -31,34 +32,27 @@ def fault(error: BaseException) -> str | None:
     User errors are SyntaxDataErrors (also from other processes), OSErrors (a full disk, a missing file), and fairseq's
     errors about options.
     """
+    text = error.message if isinstance(error, SyntaxDataError) else str(error)
+    may_be_of_another = isinstance(error, SyntaxDataError) or type(error).__name__ == "ProcessRaisedException"
+    if may_be_of_another and (other := _OF_ANOTHER_PROCESS.search(text)):
+        return other["text"].strip()
     if isinstance(error, SyntaxDataError):
-        worker = _OF_ANOTHER_PROCESS.search(error.message)
-        return worker["text"].strip() if worker else str(error)
+        return str(error)
     if isinstance(error, OSError):
         if error.errno is None:  # raised by fairseq itself: "Model file not found"
-            return str(error) or None
+            return text or None
         names = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         hint = f" ({_HINTS[error.errno]})" if error.errno in _HINTS else ""
         return f"{names + ': ' if names else ''}{error.strerror}{hint}"
-    other = _OF_ANOTHER_PROCESS.search(str(error)) if type(error).__name__ == "ProcessRaisedException" else None
-    if other:
-        return other["text"].strip()
     before = error.__cause__ or error.__context__
     if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch raises its own error after a failed write
         return fault(before)
     # fairseq checks options by these exceptions; a subclass, such as UnicodeError, is a defect.
-    if type(error) in (AssertionError, Exception, ValueError) and str(error) and _raised_by_fairseq(error):
-        return str(error).strip().partition("\n")[0]
+    if type(error) in (AssertionError, Exception, ValueError) and text:
+        raised_in = traceback.extract_tb(error.__traceback__)[-1:]
+        if raised_in and {"fairseq", "fairseq_cli"} & set(Path(raised_in[0].filename).parts):
+            return text.strip().partition("\n")[0]
     return None
-
-
-def _raised_by_fairseq(error: BaseException) -> bool:
-    """Whether the error was raised by a check in fairseq."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    folder = Path(trace.tb_frame.f_code.co_filename).parts if trace is not None else ()
-    return "fairseq" in folder or "fairseq_cli" in folder
 
 
 def report(command: str, error: BaseException) -> int | None:

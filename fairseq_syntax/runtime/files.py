@@ -36,12 +36,12 @@ def fingerprint(*values: object) -> str:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file in hexadecimal. Raises SyntaxDataError if the file cannot be read."""
+    """The SHA-256 of a file in hexadecimal."""
     return file_digest(path, hashlib.sha256())
 
 
 def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
-    """Like :func:`file_sha256`, for any hash object with ``update`` and ``hexdigest``."""
+    """The hexadecimal digest of a file, by a hash object with ``update`` and ``hexdigest``."""
     try:
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
@@ -56,20 +56,13 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
     Only ``\\n`` ends a line. Other Unicode line breaks are text, since the two sides of a corpus must keep their line
     numbers.
-
-    Raises:
-        SyntaxDataError: the file does not exist, an archive is damaged, or a line is not UTF-8
     """
     for number, raw in enumerate(read_raw_lines(path), start=1):
         yield decode_line(raw, path, number)
 
 
 def read_stdin() -> Iterator[str]:
-    """Yield the lines of standard input, as :func:`read_lines` does for a file.
-
-    Raises:
-        SyntaxDataError: a line is not UTF-8
-    """
+    """Yield the lines of standard input, as :func:`read_lines` does for a file."""
     lines = getattr(sys.stdin, "buffer", None)
     if lines is None:  # replaced by a text stream without a buffer
         yield from (line.rstrip("\r\n") for line in sys.stdin)
@@ -104,12 +97,12 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def count_raw_lines(*paths: str | os.PathLike[str]) -> int:
-    """The total number of lines in files. Raises SyntaxDataError like :func:`read_raw_lines`."""
+    """The total number of lines in files."""
     return sum(1 for path in paths for _ in read_raw_lines(path))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file, plain or compressed. Raises SyntaxDataError like :func:`read_raw_lines`."""
+    """The content of a file, plain or compressed."""
     return b"".join(read_raw_lines(path))
 
 
@@ -128,11 +121,7 @@ def uncompressed_name(path: str | os.PathLike[str]) -> str:
 
 
 def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iterable[bytes]:
-    """The lines of an open file, decompressed according to its first bytes or else its name.
-
-    Raises:
-        EOFError: a compressed file is empty
-    """
+    """The lines of an open file, decompressed according to its first bytes or else its name."""
     head = file.peek(10)
     ending = os.path.splitext(os.fspath(path))[1]
     kind = next((kind for kind, (magic, _) in _COMPRESSED.items() if magic.match(head)), ending)
@@ -158,12 +147,7 @@ def is_read_once(path: str | os.PathLike[str]) -> bool:
 
 
 def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
-    """Raise SyntaxDataError if an input that must be read several times is a pipe or a device.
-
-    Args:
-        why: the reason for several passes, for the error
-        paths: the inputs; None is ignored
-    """
+    """Raise SyntaxDataError, with the reason ``why``, if an input that is read several times is a pipe or a device."""
     for path in paths:
         if path is not None and is_read_once(path):
             raise SyntaxDataError(f"must be a regular file: {why}", path=path, hint="write it to a file first")
@@ -197,11 +181,7 @@ def check_outputs(
 
 
 def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
-    """Check, before the work starts, that an output can be written. None and ``-`` (stdout) are always accepted.
-
-    Raises:
-        SyntaxDataError: the output is a folder or one of the inputs, or its folder does not exist
-    """
+    """Raise SyntaxDataError if an output is one of the inputs or cannot be written; None and ``-`` (stdout) can."""
     if path is None or path == "-":
         return
     check_apart(path, *inputs)
@@ -234,19 +214,14 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 
     ``leftovers=False`` does not look for temporary files of killed runs, which is slow in a folder with many files.
     """
-    target = _resolved(path)
     if not is_replaced(path):
-        with as_data_error(path), open(_descriptor(target), "wb") as file, _compressing(path, file) as inner:
+        with as_data_error(path), open(_descriptor(_resolved(path)), "wb") as file, _compressing(path, file) as inner:
             yield inner
         return
-    with _temporary(path, target, leftovers) as (binary, temporary):
+    with atomic_path(path, leftovers=leftovers) as temporary:
         try:
-            with _compressing(path, binary) as inner:
+            with open(temporary, "wb") as file, _compressing(path, file) as inner:
                 yield inner
-            with as_data_error(path):
-                binary.flush()
-                os.fsync(binary.fileno())  # otherwise a power failure may leave the name without the content
-                _take_name(temporary, target)
         except OSError as error:
             if error.filename is None:  # not for a file that the block was reading
                 raise _data_error(path, error) from error
@@ -269,16 +244,31 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
+def atomic_path(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[str]:
     """A temporary name next to ``path``, for libraries that open files by name; otherwise like :func:`atomic_open`."""
     if not is_replaced(path):
         raise SyntaxDataError("must be a regular file", path=path)
     target = _resolved(path)
-    with _temporary(path, target) as (file, temporary):
+    folder, name = os.path.split(target)
+    if leftovers:
+        remove_leftovers(folder or ".", [name])
+    while True:
+        with as_data_error(path):
+            handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)  # so that other processes do not take it for a leftover
+        if _is_file(handle, temporary):
+            break
+        os.close(handle)  # another process removed it before it was locked
+    try:
         yield temporary
         with as_data_error(path):
-            os.fsync(file.fileno())
+            os.fsync(handle)  # otherwise a power failure may leave the name without the content
             _take_name(temporary, target)
+    finally:
+        os.close(handle)
+        with suppress(FileNotFoundError):
+            os.remove(temporary)
 
 
 @contextmanager
@@ -303,7 +293,7 @@ def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Create a folder and its parents unless they exist. Raises SyntaxDataError."""
+    """Create a folder and its parents unless they exist."""
     with as_data_error(path):
         os.makedirs(path, exist_ok=True)
 
@@ -330,37 +320,9 @@ def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | No
         for entry in os.scandir(folder):
             match = _TEMPORARY.match(entry.name)
             if match and (names is None or match["name"] in names):
-                with suppress(OSError):
-                    handle = os.open(entry.path, os.O_RDWR)
-                    try:
-                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        os.remove(entry.path)
-                    finally:
-                        os.close(handle)
-
-
-@contextmanager
-def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True) -> Iterator[tuple[IO[bytes], str]]:
-    """An open temporary file next to ``target``, locked while it is open, and its name; removed at the end."""
-    folder, name = os.path.split(target)
-    if leftovers:
-        remove_leftovers(folder or ".", [name])
-    while True:
-        with as_data_error(path):
-            handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if _is_file(handle, temporary):
-            break
-        os.close(handle)  # another process removed it before it was locked
-    file = os.fdopen(handle, "wb")
-    try:
-        yield file, temporary
-    finally:
-        with suppress(OSError):  # an error from a full disk was raised when it was flushed
-            file.close()
-        with suppress(FileNotFoundError):
-            os.remove(temporary)
+                with suppress(OSError), open(entry.path, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.remove(entry.path)
 
 
 def _take_name(temporary: str, target: str) -> None:
@@ -406,7 +368,7 @@ def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a JSON file atomically. Raises SyntaxDataError if it cannot be written."""
+    """Write a JSON file atomically."""
     with atomic_open(path) as file:
         json.dump(value, file, ensure_ascii=False, indent=1)
         file.write("\n")

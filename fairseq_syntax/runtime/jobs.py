@@ -13,8 +13,8 @@ long as neither inputs nor outputs change. The usual way to run one::
     step.record()["note"]              # {"BLEU": 31.2}
 
 The fingerprint must not contain what does not change the outputs (threads, workers, file names). A program that starts
-others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Long steps are made in
-parts: :mod:`fairseq_syntax.runtime.parts`.
+others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Long steps are made in parts:
+:mod:`fairseq_syntax.runtime.parts`.
 """
 
 from __future__ import annotations
@@ -53,22 +53,9 @@ class Step:
         inputs: Sequence[str | os.PathLike[str]] = (),
         **options: object,
     ) -> Step:
-        """Create a step from its name, its inputs, and its options (JSON values; paths are represented by their names).
-
-        Raises:
-            SyntaxDataError: an input cannot be read
-        """
+        """A step given by its name, its inputs, and its options (JSON values; paths are represented by their names)."""
         content = [file_sha256(path) for path in inputs]
         return cls(tuple(map(Path, outputs)), fingerprint(name, content, options))
-
-    @property
-    def record_path(self) -> Path:
-        """The path of the record that the step is done."""
-        return record_path(self.outputs[0])
-
-    @property
-    def _has_record(self) -> bool:
-        return all(map(is_replaced, self.outputs))
 
     def record(self) -> dict[str, Any] | None:
         """The record of the step: ``made_from``, ``outputs`` (digests by name) and ``note``; None if it is not done.
@@ -78,27 +65,28 @@ class Step:
         record = read_record(self.outputs[0])
         if record is None or record["made_from"] != self.made_from or record.get("outputs") is None:
             return None
-        files = {self._name(path): path for path in self.outputs}
-        digests = record["outputs"]
-        if set(digests) != set(files) or not all(path.is_file() for path in files.values()):
-            return None
-        same = all(file_sha256(path) == digests[name] for name, path in files.items())
-        return record if same else None
-
-    def _name(self, output: Path) -> str:
-        return os.path.relpath(output, self.outputs[0].parent)
+        is_done = all(path.is_file() for path in self.outputs) and record["outputs"] == self._digests()
+        return record if is_done else None
 
     def begin(self) -> None:
-        """Record that the outputs belong to this step but are incomplete. Raises SyntaxDataError."""
-        if self._has_record:
-            write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
+        """Record that the outputs belong to this step but are incomplete."""
+        self._write({"outputs": None})
 
     def finish(self, note: Mapping[str, Any] | None = None) -> None:
-        """Record that the outputs are complete, with ``note`` (JSON). Raises SyntaxDataError."""
+        """Record that the outputs are complete, with ``note`` (JSON)."""
         if self._has_record:
-            outputs = {self._name(path): file_sha256(path) for path in self.outputs}
-            record = {"made_from": self.made_from, "outputs": outputs, "note": dict(note or {})}
-            write_json(self.record_path, record)
+            self._write({"outputs": self._digests(), "note": dict(note or {})})
+
+    @property
+    def _has_record(self) -> bool:
+        return all(map(is_replaced, self.outputs))
+
+    def _digests(self) -> dict[str, str]:
+        return {os.path.relpath(path, self.outputs[0].parent): file_sha256(path) for path in self.outputs}
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        if self._has_record:
+            write_json(record_path(self.outputs[0]), {"made_from": self.made_from, **state})
 
     @contextmanager
     def making(self, *, replace: bool = True) -> Iterator[dict[str, Any] | None]:
@@ -106,9 +94,6 @@ class Step:
 
         Args:
             replace: whether existing outputs that this step did not make may be replaced
-
-        Raises:
-            SyntaxDataError: the folder cannot be written to, or an existing output must not be replaced
         """
         make_folder(self.outputs[0].parent)
         with locked(self.outputs[0]):

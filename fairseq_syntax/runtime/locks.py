@@ -21,11 +21,7 @@ _held: dict[str, FileLock] = {}  # folder locks, which this process holds until 
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes.
-
-    Raises:
-        SyntaxDataError: the folder cannot be written to
-    """
+    """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes."""
     if not is_replaced(path):
         yield
         return
@@ -39,19 +35,14 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         if lock.is_locked:
+            # While it is held: processes that wait for it see that it is gone, and create another.
             with suppress(OSError):
-                os.remove(
-                    lock.lock_file
-                )  # while it is held: processes that wait for it see that it is gone, and create another
+                os.remove(lock.lock_file)
             lock.release()
 
 
 def hold_folder(folder: str | os.PathLike[str]) -> None:
-    """Reserve a folder for this process until it ends, so that no other process writes to it.
-
-    Raises:
-        SyntaxDataError: another process holds it
-    """
+    """Reserve a folder for this process until it ends. Raises SyntaxDataError if another process holds it."""
     path = os.path.join(os.path.realpath(folder), ".in-use.lock")
     lock = FileLock(path, thread_local=False)
     if path not in _held and not _try_lock(lock, folder):

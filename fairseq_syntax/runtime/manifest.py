@@ -29,25 +29,17 @@ Entry = dict[str, Any]  # "bytes" and "xxh3" of a file
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
-    """The XXH3 checksum (64 bits) of a file in hexadecimal.
-
-    Raises:
-        SyntaxDataError: the file cannot be read
-    """
+    """The XXH3 checksum (64 bits) of a file in hexadecimal."""
     return file_digest(path, xxhash.xxh3_64())
 
 
 def entry_of(path: str | os.PathLike[str]) -> Entry:
-    """The manifest entry of a file. Raises SyntaxDataError if the file cannot be read."""
+    """The manifest entry of a file."""
     return {"bytes": os.path.getsize(path), "xxh3": file_checksum(path)}
 
 
 def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: str) -> str:
-    """Verify a file against its manifest entry, and return its checksum.
-
-    Raises:
-        SyntaxDataError: the file is missing or has changed
-    """
+    """Verify a file against its manifest entry, and return its checksum. Raises SyntaxDataError."""
     if not os.path.isfile(path):
         raise SyntaxDataError("is missing", path=path, hint=hint)
     current = entry_of(path)
@@ -75,12 +67,7 @@ def _seal(values: Mapping[str, Any]) -> str:
 
 
 class Manifest:
-    """The size and checksum of each file of a folder.
-
-    Args:
-        folder: the folder of the files
-        files: the entry of each file, by name
-    """
+    """The size and checksum of each file of a folder: its entry, by name."""
 
     hint = f"make the data again; to use them as they are, without such checks, remove {MANIFEST}"
 
@@ -89,11 +76,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Manifest | None:
-        """Read the manifest of a folder; None if there is none.
-
-        Raises:
-            SyntaxDataError: it is damaged, or has another version
-        """
+        """Read the manifest of a folder; None if there is none. Raises SyntaxDataError if it is damaged."""
         path = Path(folder) / MANIFEST
         try:
             values = json.loads(path.read_bytes())
@@ -113,9 +96,6 @@ class Manifest:
         Args:
             once: skip files that were verified before and have not been written to since, according to size, inode and
                 times of change (which do not reveal disk errors)
-
-        Raises:
-            SyntaxDataError: a file is missing or has changed
         """
         entries = {name: self.files[name] for name in names if name in self.files}
         compared = read_json(self.folder / COMPARED) if once else {}
@@ -149,11 +129,7 @@ def _state(path: Path) -> list[int]:
 
 
 def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Add files to the manifest of their folder; names of missing files are skipped.
-
-    Raises:
-        SyntaxDataError: a file cannot be read, or the manifest cannot be written
-    """
+    """Add files to the manifest of their folder; names of missing files are skipped."""
     folder = Path(folder)
     with locked(folder / MANIFEST):
         try:

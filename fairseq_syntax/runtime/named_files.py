@@ -10,11 +10,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def files_of(text: str) -> list[str]:
-    """The files in ``FILE[,FILE…]``. An existing path is one file, even if its name contains commas.
-
-    Raises:
-        SyntaxDataError: there is no file
-    """
+    """The files in ``FILE[,FILE…]``. An existing path is one file, even if its name contains commas."""
     files = [text] if os.path.exists(text) else [path for path in text.split(",") if path]
     if not files:
         raise SyntaxDataError(f"not a file, or files with commas: {text!r}")
@@ -22,14 +18,10 @@ def files_of(text: str) -> list[str]:
 
 
 def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, list[str]]:
-    """The name and the files in ``[NAME=]FILE[,FILE…]``.
+    """The name and the files in ``[NAME=]FILE[,FILE…]``; an existing path is not taken for a name and a file.
 
     Args:
-        text: the argument; an existing path is not taken for a name and a file
         name_of: returns the default name for the first file
-
-    Raises:
-        SyntaxDataError: the name or the files are missing
     """
     name, equals, files = text.partition("=")
     if not equals or os.path.exists(text):
@@ -43,15 +35,7 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
 def systems_by_name(
     texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """The files of each system, by name.
-
-    Args:
-        texts, name_of: as in :func:`named_files`
-        others: the names of other systems
-
-    Raises:
-        SyntaxDataError: two systems have the same name
-    """
+    """The files of each system by name, as in :func:`named_files`; no name may occur twice or in ``others``."""
     systems: dict[str, list[str]] = {}
     for name, files in (named_files(text, name_of) for text in texts):
         if name in systems or name in others:
@@ -63,11 +47,7 @@ def systems_by_name(
 def file_by_name(
     texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, str]:
-    """Like :func:`systems_by_name`, for systems that are single files.
-
-    Raises:
-        SyntaxDataError: two systems have the same name, or a system has several files
-    """
+    """Like :func:`systems_by_name`, for systems that are single files."""
     systems = systems_by_name(texts, name_of, others)
     for name, files in systems.items():
         if len(files) > 1:

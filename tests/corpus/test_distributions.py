@@ -15,7 +15,7 @@ from toy_data import syntax_command
 
 from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, read_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
-from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores, head_probabilities, sparse_arcs
+from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores, head_probabilities
 
 LABELS = ["root", "dep", "nmod:poss"]
 
@@ -76,8 +76,8 @@ def test_rows_are_distributions_over_heads():
 
 
 def test_nothing_above_the_threshold_is_a_list_without_arcs():
-    heads = head_probabilities(torch.zeros(1, 4, 4), torch.tensor([3]))
-    assert sparse_arcs(heads, torch.zeros(1, 4, 4, 3), LABELS, min_prob=0.5) == [[]]
+    scores, label_scores = torch.zeros(1, 4, 4), torch.zeros(1, 4, 4, 3)
+    assert arcs_of_scores(scores, label_scores, torch.tensor([3]), LABELS, ParserOptions(min_prob=0.5)) == [[]]
 
 
 # ------------------------------------------------------------------------------------------------------ Stanza

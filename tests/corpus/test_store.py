@@ -197,7 +197,8 @@ def test_foreign_arrow_files(tmp_path):
         writer.write_table(table)
     with data_error(path="a.arrow"):
         SyntaxStore(path)
-    own = {**dict.fromkeys(schema.OWN_METADATA, 1), "version": schema.VERSION, "checksums": ["0"]}
+    names = ("chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksum")
+    own = {**dict.fromkeys(names, 1), "version": schema.VERSION, "checksums": ["0"]}
     for metadata in (
         {"version": schema.VERSION},
         own,  # other columns

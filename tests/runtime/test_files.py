@@ -21,7 +21,7 @@ from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, atomic_path, check_output, fingerprint, read_lines
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import Step, record_path
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.parts import Parts
 from fairseq_syntax.runtime.workers import in_workers
@@ -225,7 +225,7 @@ def test_a_step_is_done_only_as_it_stands(tmp_path):
     assert step.record() is None
     write(outputs[0])
     for damage in ("", "[]", "{}", '{"made_from": 1}'):
-        step.record_path.write_text(damage)
+        record_path(outputs[0]).write_text(damage)
         assert step.record() is None
 
 

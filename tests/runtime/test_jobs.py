@@ -13,7 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime import parts
 from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import atomic_open
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import Step, record_path
 from fairseq_syntax.runtime.parts import Parts, map_parts, part_spans
 
 LINES = [f"line {number}\n" for number in range(23)]
@@ -119,7 +119,7 @@ def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_pat
     assert step.record() is None
     nowhere = Step.of("shout", ["/dev/null"], [source])
     assert not run(nowhere, source).was_done and not run(nowhere, source).was_done
-    assert not nowhere.record_path.exists() and not Parts.of(nowhere, 5).folder.exists()
+    assert not record_path("/dev/null").exists() and not Parts.of(nowhere, 5).folder.exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -20,26 +20,17 @@ from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.tokenizers import (
     BasicTokenizer,
     SpacyTokenizer,
-    Surface,
     TokenizedLine,
     Tokenizer,
     WhitespaceTokenizer,
+    whole_words,
     without_moses,
 )
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 
-__all__ = [
-    "NO_PARSER",
-    "PARSERS",
-    "Parser",
-    "ParserOptions",
-    "SentenceParse",
-    "fingerprint_of_models",
-    "load_parser",
-    "options_as_before",
-]
+__all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
 
 logger = logging.getLogger(__name__)
 LONGEST_WORD = 500  # characters
@@ -117,10 +108,6 @@ class Parser(ABC):
         Args:
             lines: one entry per line; an empty entry yields a line without words
             first_line: the 0-based number of the first line
-
-        Raises:
-            SyntaxDataError: a sentence has more than ``max_words`` words with ``long_lines="error"``, or tokens differ
-                from their line; or as in :meth:`checked_parses`
         """
         whole = self._tokenized(lines, first_line)
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
@@ -150,15 +137,7 @@ class Parser(ABC):
         return [[word[:LONGEST_WORD] for word in sentence] for sentence in words], numbers
 
     def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
-        """:meth:`parse_sentences`, with its result validated.
-
-        Args:
-            sentences: sentences of at least one word each, possibly none
-            numbers: the 0-based line of each sentence
-
-        Raises:
-            SyntaxDataError: the number of parses or of their words is wrong, or requested distributions are missing
-        """
+        """:meth:`parse_sentences`, with its result validated; ``numbers`` are the 0-based lines of the sentences."""
         parses = self.parse_sentences(sentences) if sentences else []
         parser = f"the parser {self.options.parser}"
         if len(parses) != len(sentences):
@@ -166,16 +145,15 @@ class Parser(ABC):
             raise SyntaxDataError(f"{lines}: {parser} gave {len(parses)} parses of {len(sentences)} sentences")
         for words, parse, number in zip(sentences, parses, numbers):
             if self.options.distributions and parse.arcs is None:
-                raise SyntaxDataError(
-                    f"{parser} gives no distributions", hint="leave out --distributions, or name another --parser"
-                )
+                hint = "leave out --distributions, or name another --parser"
+                raise SyntaxDataError(f"{parser} gives no distributions", hint=hint)
             if wrong := _fault_of(parse, len(words)):
                 raise SyntaxDataError(f"{parser} gave {wrong}", line=number + 1)
         return parses
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
         """The tokens of each line: the given ones for a list, otherwise from the tokenizer."""
-        tokenized: list[TokenizedLine] = [[] for _ in lines]
+        tokenized: list[TokenizedLine] = [[whole_words(line)] if len(line) else [] for line in lines]
         raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
         try:
             token_lists = self.tokenizer.tokenize([str(lines[index]) for index in raw])
@@ -187,9 +165,6 @@ class Parser(ABC):
             raise SyntaxDataError(error.message, line=number, hint=error.hint) from error
         for index, tokens in zip(raw, token_lists, strict=True):
             tokenized[index] = tokens
-        for index, line in enumerate(lines):
-            if not isinstance(line, str) and len(line):
-                tokenized[index] = [[Surface(form, True, [form]) for form in line]]
         return tokenized
 
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
@@ -269,20 +244,15 @@ def default_tokenizer(options: ParserOptions) -> Tokenizer:
 
 
 def parser_module(name: str) -> ModuleType:
-    """Import the module of a parser, given by a name in PARSERS or a dotted module name.
-
-    Raises:
-        SyntaxDataError: it does not exist, or a package it needs is missing; always for ``none``
-    """
+    """Import the module of a parser, given by a name in PARSERS or a dotted module name."""
+    hint = f"one of {', '.join(PARSERS)}, or a module"
     if name == NO_PARSER:
-        raise SyntaxDataError(
-            "--parser none: there is no parser",
-            hint=f"one of {', '.join(PARSERS)}, or a module; --missing-parse neutral translates without",
-        )
+        hint += "; --missing-parse neutral translates without"
+        raise SyntaxDataError("--parser none: there is no parser", hint=hint)
     try:
         module = importlib.import_module(PARSERS.get(name, name))
     except ImportError as error:
-        hint = f"pip install {name}" if name in PARSERS else f"one of {', '.join(PARSERS)}, or a module"
+        hint = f"pip install {name}" if name in PARSERS else hint
         raise SyntaxDataError(f"the parser {name!r} cannot be used: {error}", hint=hint) from error
     if not hasattr(module, "load"):
         raise SyntaxDataError(f"{name!r} is not a parser: its module has no load(options)")
@@ -292,14 +262,8 @@ def parser_module(name: str) -> ModuleType:
 def fingerprint_of_models(options: ParserOptions, output: Path | None = None) -> str:
     """The fingerprint of a parser's models: its module's ``fingerprint``, or a digest of the content of ``model_dir``.
 
-    For a folder, all files count, independently of their order; a value that is not a path is represented by its name.
-
-    Args:
-        options: options that name the parser and its models
-        output: the output file of the parse, if any
-
-    Raises:
-        SyntaxDataError: as in ``parser_module``; a model is missing or unreadable; or the output is in the folder
+    For a folder, all files count, so the output of the parse must not be in it; a value that is not a path is
+    represented by its name.
     """
     module = parser_module(options.parser)
     if hasattr(module, "fingerprint"):
@@ -337,8 +301,8 @@ def options_as_before(
         source_lang: the default language of the parser's models
 
     Raises:
-        SyntaxDataError: the training parser does not belong to this package and is not given; or the training parse is
-            a control parse, which parsers do not produce
+        SyntaxDataError: the training parser is a third party's and is not given, or the training parse is a control
+            parse, which no parser produces
     """
     if made_by := controls(before):
         raise SyntaxDataError(
@@ -347,25 +311,18 @@ def options_as_before(
         )
     defaults = ParserOptions()
     names = {f.name for f in fields(ParserOptions)} - _NOT_OF_THE_RESULT
-    same = {
-        name: value
-        for name, value in (before or {}).items()
-        if name in names and type(value) is type(getattr(defaults, name))
-    }
+    same = {name: value for name, value in (before or {}).items() if name in names}
+    same = {name: value for name, value in same.items() if type(value) is type(getattr(defaults, name))}
     trained_with = same.pop("parser", defaults.parser)
     if not parser and trained_with not in PARSERS:  # a third-party module is imported only if the user names it
-        raise SyntaxDataError(
-            f"the training text was parsed by {trained_with}", hint=f"name it: --parser {trained_with}, if it is yours"
-        )
+        hint = f"name it: --parser {trained_with}, if it is yours"
+        raise SyntaxDataError(f"the training text was parsed by {trained_with}", hint=hint)
     if parser and parser != trained_with:
         if before is not None:
             logger.warning("the training text was parsed by %s, and this is by %s", trained_with, parser)
         same = {}
-    if changed := {
-        name: value
-        for name, value in same.items()
-        if name not in ("lang", "distributions") and value != getattr(defaults, name)
-    }:
+    changed = {name: value for name, value in same.items() if value != getattr(defaults, name)}
+    if changed.keys() - {"lang", "distributions"}:
         logger.info("raw text is parsed as the training text was: %s", changed)
     same |= {"parser": parser or trained_with, "lang": lang or same.get("lang") or source_lang}
     return ParserOptions(**same | {"model_dir": model_dir, "distributions": distributions})
@@ -376,9 +333,6 @@ def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None)
 
     Args:
         before: the options and models of a training parse; there is a warning if the models differ
-
-    Raises:
-        SyntaxDataError: as in :func:`parser_module`; or its models or its device do not exist
     """
     if options.device != "cpu":
         from fairseq_syntax.runtime.devices import check_device  # imports PyTorch, which takes seconds

@@ -9,7 +9,6 @@ class ChainParser(Parser):
     """Produces chains: the first word is the root, and the head of every other word is the preceding word."""
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        """Parse sentences, each of at least one word, in order."""
         return [self._chain(len(words)) for words in sentences]
 
     def _chain(self, words: int) -> SentenceParse:

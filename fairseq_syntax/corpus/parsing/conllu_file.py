@@ -11,14 +11,7 @@ from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import (
-    atomic_open,
-    check_rereadable,
-    errors_in,
-    file_sha256,
-    fingerprint,
-    read_lines,
-)
+from fairseq_syntax.runtime.files import atomic_open, check_rereadable, errors_in, file_sha256, fingerprint, read_lines
 from fairseq_syntax.runtime.jobs import Step
 
 logger = logging.getLogger(__name__)
@@ -33,16 +26,11 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
 
     Args:
         parse: a CoNLL-U file, with ``# line = N`` comments or one sentence per line of the text
-        output: the file to write
         text: the text of the parse; in each line, the words must equal it except for spaces, which are taken from it
         overwrite: replace an existing output that was made from something else
 
     Returns:
         the number of lines
-
-    Raises:
-        SyntaxDataError: the parse is invalid, empty, or does not belong to the text; an input is a pipe; or the output
-            exists and was made from something else
     """
     check_rereadable("it is read several times", parse, text)
     content = [None if path is None else file_sha256(path) for path in (parse, text)]

@@ -16,15 +16,47 @@ if TYPE_CHECKING:
 Arc = tuple[int, int, str, float]
 
 
+def arcs_of_scores(
+    heads: Tensor, label_scores: Tensor, lengths: Tensor, labels: Sequence[str], options: ParserOptions
+) -> list[list[Arc]]:
+    """The arcs of each sentence with p(head, label | word) >= ``options.min_prob``.
+
+    Label softmaxes are computed only if p(head | word) reaches the minimum, since otherwise no label can.
+
+    Args:
+        heads: [B, N+1, N+1] float, scores [b, dependent, head], where index 0 is the artificial root
+        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
+        lengths: [B] int64, the number of words in each sentence without the root, 1 to N
+        labels: the L names
+
+    Returns:
+        for each sentence, (dependent, head, label, p) with ids from 1 (0 for the root), sorted by dependent and then by
+        decreasing probability
+    """
+    p_head = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
+    sentence, dependent, head = (p_head >= options.min_prob).nonzero(as_tuple=True)
+    label_given_arc = torch.softmax(label_scores[sentence, dependent, head] / options.label_temperature, dim=-1)
+    joint = p_head[sentence, dependent, head].unsqueeze(1) * label_given_arc
+    arc, label = (joint >= options.min_prob).nonzero(as_tuple=True)
+    p = joint[arc, label]
+    # Stable sorts, last key first: by probability, then by word; ties stay in the order of heads.
+    order = torch.argsort(p, descending=True, stable=True)
+    word = sentence[arc] * heads.shape[1] + dependent[arc]
+    order = order[torch.argsort(word[order], stable=True)]
+    columns = (sentence[arc], dependent[arc], head[arc], label, p)
+    result: list[list[Arc]] = [[] for _ in range(heads.shape[0])]
+    for b, d, h, l, value in zip(*(column[order].tolist() for column in columns)):
+        result[b].append((d, h, labels[l], value))
+    return result
+
+
 def head_probabilities(
     scores: Tensor, lengths: Tensor, *, temperature: float = 1.0, structured: bool = False
 ) -> Tensor:
     """p(head | word) for a batch of sentences.
 
     Args:
-        scores: [B, N+1, N+1] float, [b, dependent, head], where index 0 is the artificial root; scores beyond
-            ``lengths`` are ignored
-        lengths: [B] int64, the number of words in each sentence without the root, 1 to N
+        scores, lengths: as ``heads`` and ``lengths`` in :func:`arcs_of_scores`; scores beyond ``lengths`` are ignored
         temperature: divides the scores
         structured: use marginals of the distribution over trees instead of a softmax per word
 
@@ -40,57 +72,3 @@ def head_probabilities(
     if structured:
         return arc_marginals(masked, lengths).to(scores.dtype)
     return torch.softmax(masked, dim=2).masked_fill(~allowed, 0.0)
-
-
-def sparse_arcs(
-    heads: Tensor, label_scores: Tensor, labels: Sequence[str], *, min_prob: float, label_temperature: float = 1.0
-) -> list[list[Arc]]:
-    """The arcs of each sentence with p(head, label | word) >= min_prob.
-
-    Label softmaxes are computed only if p(head | word) reaches ``min_prob``, since otherwise no label can.
-
-    Args:
-        heads: [B, N+1, N+1] from :func:`head_probabilities`
-        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
-        labels: the L names
-        min_prob: above 0
-
-    Returns:
-        for each sentence, (dependent, head, label, p) with ids from 1 (0 for the root), sorted by dependent and then by
-        decreasing probability
-    """
-    sentence, dependent, head = (heads >= min_prob).nonzero(as_tuple=True)
-    label_given_arc = torch.softmax(label_scores[sentence, dependent, head] / label_temperature, dim=-1)
-    joint = heads[sentence, dependent, head].unsqueeze(1) * label_given_arc
-    arc, label = (joint >= min_prob).nonzero(as_tuple=True)
-    p = joint[arc, label]
-    # Stable sorts, last key first: by probability, then by word; ties stay in the order of heads.
-    order = torch.argsort(p, descending=True, stable=True)
-    word = sentence[arc] * heads.shape[1] + dependent[arc]
-    order = order[torch.argsort(word[order], stable=True)]
-    columns = (sentence[arc], dependent[arc], head[arc], label, p)
-    result: list[list[Arc]] = [[] for _ in range(heads.shape[0])]
-    for b, d, h, l, value in zip(*(column[order].tolist() for column in columns)):
-        result[b].append((d, h, labels[l], value))
-    return result
-
-
-def arcs_of_scores(
-    heads: Tensor, label_scores: Tensor, lengths: Tensor, labels: Sequence[str], options: ParserOptions
-) -> list[list[Arc]]:
-    """The arcs requested by a parser's options, from its scores.
-
-    Args:
-        heads: [B, N+1, N+1] float, scores [b, dependent, head], where index 0 is the artificial root
-        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
-        lengths: [B] int64, the number of words in each sentence without the root, 1 to N
-        labels: the L names
-        options: ``min_prob``, ``structured`` and the temperatures
-
-    Returns:
-        as in :func:`sparse_arcs`
-    """
-    probabilities = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
-    return sparse_arcs(
-        probabilities, label_scores, labels, min_prob=options.min_prob, label_temperature=options.label_temperature
-    )

@@ -12,6 +12,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,8 @@ def load(options: ParserOptions) -> Parser:
     """Load the Stanza parser described by options. Raises SyntaxDataError if models are missing."""
     folder = model_folder(options.lang, options.model_dir)
     has_tokenizer = folder is None or (folder / "tokenize.pt").exists()
-    tokenizer: Tokenizer
-    if options.tokenizer == "stanza" or (options.tokenizer == "auto" and has_tokenizer):
-        tokenizer = StanzaTokenizer(options)
-    else:
-        tokenizer = default_tokenizer(options)
-    return StanzaParser(options, tokenizer)
+    own = options.tokenizer == "stanza" or (options.tokenizer == "auto" and has_tokenizer)
+    return StanzaParser(options, StanzaTokenizer(options) if own else default_tokenizer(options))
 
 
 def fingerprint(options: ParserOptions) -> str:
@@ -102,10 +99,8 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
     except Exception as error:
         # Stanza raises various exceptions: unpickling errors for a damaged file, KeyError for another processor's file,
         # its own exceptions for missing resources.
-        raise SyntaxDataError(
-            f"Stanza cannot load these models: {type(error).__name__}: {error}",
-            path=folder or resources(options.model_dir),
-        ) from error
+        message = f"Stanza cannot load these models: {type(error).__name__}: {error}"
+        raise SyntaxDataError(message, path=folder or resources(options.model_dir)) from error
 
 
 class StanzaTokenizer(Tokenizer):
@@ -120,22 +115,19 @@ class StanzaTokenizer(Tokenizer):
         documents = self.pipeline.bulk_process(shown) if filled else []
         result: list[TokenizedLine] = [[] for _ in lines]
         for index, document in zip(filled, documents, strict=True):
-            tokens = [
-                (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
-            ]
             # Not token.text, which Stanza replaces if a token is very long.
             # Stanza 1.8 and later give no position to some tokens of several words.
             forms = [
                 token.text if token.start_char is None else lines[index][token.start_char : token.end_char]
-                for token, _ in tokens
+                for sentence in document.sentences
+                for token in sentence.tokens
             ]
-            spelled = spell_out(lines[index], forms, index + 1)
-            for surface, (token, number) in zip(spelled, tokens, strict=True):
-                words = [word.text for word in token.words]
-                surface.words = words if words != [token.text] else [surface.form]
-                while len(result[index]) <= number:
-                    result[index].append([])
-                result[index][number].append(surface)
+            surfaces = iter(spell_out(lines[index], forms, index + 1))
+            result[index] = [list(islice(surfaces, len(sentence.tokens))) for sentence in document.sentences]
+            for sentence, spelled in zip(document.sentences, result[index]):
+                for token, surface in zip(sentence.tokens, spelled):
+                    words = [word.text for word in token.words]
+                    surface.words = words if words != [token.text] else [surface.form]
         return result
 
 
@@ -148,16 +140,12 @@ class StanzaParser(Parser):
             options,
             ("tokenize", "pos", "lemma", "depparse"),
             tokenize_pretokenized=True,
-            pos_batch_size=max(
-                1, options.batch_size // 20
-            ),  # in sentences, whereas the parser's batch size is in words
+            pos_batch_size=max(1, options.batch_size // 20),  # in sentences; the parser's batch size is in words
             depparse_batch_size=options.batch_size,
         )
         self.depparse = self.pipeline.processors["depparse"]
-        self.labels = [
-            self.depparse.vocab["deprel"].id2unit(index)
-            for index in range(VOCAB_PREFIX_SIZE, len(self.depparse.vocab["deprel"]))
-        ]
+        labels = self.depparse.vocab["deprel"]
+        self.labels = [labels.id2unit(index) for index in range(VOCAB_PREFIX_SIZE, len(labels))]
         self.by_graph = isinstance(self.depparse.trainer.model, (GraphParser, EnsembleGraphParser))
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:

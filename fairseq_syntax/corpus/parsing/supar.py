@@ -46,9 +46,8 @@ def fingerprint(options: ParserOptions) -> str:
 
 def _checkpoint(options: ParserOptions) -> Path:
     if options.model_dir is None or not Path(options.model_dir).is_file():
-        raise SyntaxDataError(
-            "is not a SuPar checkpoint", path=options.model_dir or "<none>", hint="give its file as --model-dir"
-        )
+        hint = "give its file as --model-dir"
+        raise SyntaxDataError("is not a SuPar checkpoint", path=options.model_dir or "<none>", hint=hint)
     return Path(options.model_dir)
 
 
@@ -98,10 +97,8 @@ class SuparParser(Parser):
 
     def _inputs(self, sentences: list[list[str]]) -> list[Tensor]:
         """The padded tensors of the fields, moved to the parser's device, since SuPar would use any visible GPU."""
-        tensors = []
         for field in self.fields:
-            if hasattr(field, "transform") and getattr(field, "use_vocab", False):
-                tensors.append(field.compose(list(field.transform(sentences))).to(self.options.device))
-            else:
+            if not (hasattr(field, "transform") and getattr(field, "use_vocab", False)):
                 raise SyntaxDataError(f"SuPar models with {field.name} as input are not supported here")
-        return tensors
+        device = self.options.device
+        return [field.compose(list(field.transform(sentences))).to(device) for field in self.fields]

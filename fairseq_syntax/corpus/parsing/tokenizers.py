@@ -28,6 +28,11 @@ class Surface:
 TokenizedLine = list[list[Surface]]  # sentences of tokens
 
 
+def whole_words(forms: Iterable[str]) -> list[Surface]:
+    """Tokens of one word each, with spaces between them."""
+    return [Surface(form, True, [form]) for form in forms]
+
+
 class Tokenizer(ABC):
     """Splits lines of text into sentences of tokens."""
 
@@ -45,25 +50,19 @@ def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[
 
     White space within a form, as in French ``10 000``, becomes a single space.
 
-    Args:
-        text: the line
-        forms: the forms as in the text
-        line: the number of the line, for errors
-
     Raises:
-        SyntaxDataError: the forms differ from the text
+        SyntaxDataError: the forms differ from the text; it names the number ``line``
     """
-    tokens: list[Surface] = []
+    forms = list(map(str.strip, forms))
+    tokens = whole_words(map(single_spaced, forms))
     at = 0
-    for form in map(str.strip, forms):
+    for number, form in enumerate(forms):
         start = text.find(form, at)
         if not form or start < 0 or text[at:start].strip():
             message = f"the tokenizer changed the text: no {form!r} in {text[at : at + 40]!r}"
             raise SyntaxDataError(message, line=line, hint="use another --tokenizer")
-        if tokens:
-            tokens[-1].space_after = start > at
-        spelt = single_spaced(form)
-        tokens.append(Surface(spelt, True, [spelt]))
+        if number:
+            tokens[number - 1].space_after = start > at
         at = start + len(form)
     if text[at:].strip():
         message = f"the tokenizer lost text: {text[at : at + 40]!r}"
@@ -85,7 +84,7 @@ class WhitespaceTokenizer(Tokenizer):
     """A tokenizer for tokenized text: tokens are separated by spaces, and a line is one sentence."""
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
-        return [[[Surface(form, True, [form]) for form in forms]] if (forms := line.split()) else [] for line in lines]
+        return [[whole_words(forms)] if (forms := line.split()) else [] for line in lines]
 
 
 # Everything but ASCII and Latin-1 punctuation and symbols, the general and CJK punctuation blocks, and pictographs.
@@ -144,12 +143,11 @@ class BasicTokenizer(Tokenizer):
             parts = self.contraction.match(match[0]) if self.contraction is not None else None
             forms += [part for part in parts.groups() if part] if parts is not None else [match[0]]
         tokens = spell_out(line, forms, number)
-        if not tokens:
-            return []
-        return list(_sentences(tokens)) if self.split_sentences else [tokens]
+        return list(_sentences(tokens)) if self.split_sentences or not tokens else [tokens]
 
 
 def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
+    """Split the tokens of a line into sentences; none without tokens."""
     start = 0
     ended = False
     for index, token in enumerate(tokens):
@@ -158,7 +156,8 @@ def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
         if ended and token.space_after and following and not following[0].islower() and following[0] not in _CLOSING:
             yield tokens[start : index + 1]
             start, ended = index + 1, False
-    yield tokens[start:]
+    if tokens:
+        yield tokens[start:]
 
 
 def cannot_cut(what: str) -> SyntaxDataError:

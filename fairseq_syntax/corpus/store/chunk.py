@@ -19,11 +19,9 @@ from fairseq_syntax.errors import SyntaxDataError
 def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
     """Pack sentences into a record batch with the store's schema.
 
-    Args:
-        first: the number of the first sentence, for messages
-
     Raises:
-        SyntaxDataError: a number exceeds the format's range, a head is outside its line, or arcs are missing
+        SyntaxDataError: a number exceeds the format's range, a head is outside its line, or arcs are missing; it counts
+            the sentences from ``first``
     """
     n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
     starts = np.cumsum(n_words) - n_words
@@ -52,17 +50,13 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
 def _word_columns(
     sentences: Sequence[StoredSentence], n_words: np.ndarray, starts: np.ndarray, first: int
 ) -> dict[str, np.ndarray]:
-    """The numbers of all words by column, [W] int64, checked, since NumPy would store them modulo 2^16.
-
-    The error reports the first invalid number.
-    """
+    """The numbers of all words by column, [W] int64, checked, since NumPy would store them modulo 2^16."""
     for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
-    columns = {
-        name: np.fromiter(chain.from_iterable(map(attrgetter(name), sentences)), np.int64, int(n_words.sum()))
-        for name in layout.WORD_LIMITS
-    }
+    columns = {}
     for name, limit in layout.WORD_LIMITS.items():
+        numbers = chain.from_iterable(map(attrgetter(name), sentences))
+        columns[name] = np.fromiter(numbers, np.int64, int(n_words.sum()))
         least = 1 if name == "pieces" else 0
         for i in np.flatnonzero((columns[name] < least) | (columns[name] > limit))[:1]:
             what = f"{name} {columns[name][i]} of a word is too large or too small for the store ({least} to {limit})"
@@ -78,10 +72,11 @@ def _pack_arcs(
     sentences: Sequence[StoredSentence], starts: np.ndarray, n_words: np.ndarray, pieces: np.ndarray, first: int
 ) -> list[pa.Array]:
     """The columns ``arcs`` and ``piece_arcs``; see :func:`pack`."""
+    runs = []
     for b, sentence in enumerate(sentences):
         if sentence.arcs is None:
             raise SyntaxDataError(f"sentence {first + b + 1} has no arcs, others have")
-    runs = [sorted(s.arcs or ()) for s in sentences]
+        runs.append(sorted(sentence.arcs))
     n_arcs = np.fromiter(map(len, runs), np.int64, len(runs))
     total = int(n_arcs.sum())
     every = chain.from_iterable(chain.from_iterable(runs))  # ids are exact in float64
@@ -139,14 +134,7 @@ def list_lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
 
 
 def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
-    """The batch with other label ids.
-
-    Args:
-        tables: for each column (``deprel``, ``upos``, ``xpos``), the new id of each id
-
-    Raises:
-        SyntaxDataError: an id exceeds the format's range
-    """
+    """The batch with other label ids: ``tables`` has the new id of each id of ``deprel``, ``upos`` and ``xpos``."""
     if all((table == np.arange(len(table))).all() for table in tables.values()):
         return batch
     words = list_numbers(batch, "words").copy()
@@ -185,11 +173,7 @@ class Buffers(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Buffers:
-        """The buffers of a batch.
-
-        Raises:
-            ValueError: the buffers are not those of a store, or too short for the number of rows
-        """
+        """The buffers of a batch. Raises ValueError if they are not those of a store, or too short for the rows."""
         offsets, values = {}, {}
         for name, column in zip(batch.schema.names, batch.columns):
             # Arrow's layout: for each level a bitmap of what is null, of which a store has none,

@@ -79,9 +79,8 @@ class SyntaxStore:
             SyntaxDataError: a number is out of range, the store has no arcs, or a chunk is damaged
         """
         if arcs and not self.has_arcs:
-            raise SyntaxDataError(
-                "the store contains no arcs", path=self.path, hint="parse with --distributions and binarize again"
-            )
+            hint = "parse with --distributions and binarize again"
+            raise SyntaxDataError("the store contains no arcs", path=self.path, hint=hint)
         chunk, row = self._locate(ids)
         n_words, numbers = self._lists("words", chunk, row)
         deprel, upos = layout.split_labels(numbers[:, layout.LABELS])
@@ -108,11 +107,7 @@ class SyntaxStore:
         return flat
 
     def spans(self, sentence: int) -> list[tuple[int, int]]:
-        """The word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`.
-
-        Raises:
-            SyntaxDataError: as in :meth:`fetch`
-        """
+        """The word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`."""
         _, numbers = self._lists("words", *self._locate(np.array([sentence])))
         starts = np.flatnonzero(numbers[:, layout.PIECES] & layout.FIRST_OF_SENTENCE).tolist()
         return list(pairwise([*starts, len(numbers)]))
@@ -124,12 +119,7 @@ class SyntaxStore:
             self.release()
 
     def check_numbers(self) -> None:
-        """Check the ranges of all numbers, in case another program wrote the store with valid checksums.
-
-        Raises:
-            SyntaxDataError: a head or an arc is outside its line, a label has no name, the numbers of pieces are
-                inconsistent, or a chunk is damaged
-        """
+        """Check the ranges of all numbers, in case another program wrote the store with valid checksums."""
         for first in range(0, len(self), self._per_chunk):
             ids = np.arange(first, min(first + self._per_chunk, len(self)))
             flat = self.fetch(ids, arcs=self.has_arcs)
@@ -213,9 +203,8 @@ def _damaged(path: str, what: object) -> SyntaxDataError:
 
 def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader, dict[str, Any]]:
     if not os.path.exists(path):
-        raise SyntaxDataError(
-            "there is no syntax beside this token dataset", path=path, hint="run fairseq-syntax binarize"
-        )
+        hint = "run fairseq-syntax binarize"
+        raise SyntaxDataError("there is no syntax beside this token dataset", path=path, hint=hint)
     try:
         with open(path, "rb") as source:
             mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
@@ -229,13 +218,8 @@ def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader
     if not isinstance(metadata, dict) or "version" not in metadata:
         raise SyntaxDataError("an Arrow file, but not a syntax store", path=path, hint=_AGAIN)
     if metadata["version"] != layout.VERSION:
-        raise SyntaxDataError(
-            f"a store of version {metadata['version']}; this package reads version {layout.VERSION}",
-            path=path,
-            hint=_AGAIN,
-        )
-    if missing := layout.OWN_METADATA - metadata.keys():
-        raise _damaged(path, f"its metadata lack {', '.join(sorted(missing))}")
+        message = f"a store of version {metadata['version']}; this package reads version {layout.VERSION}"
+        raise SyntaxDataError(message, path=path, hint=_AGAIN)
     metadata = unsealed(metadata, path, _AGAIN)
     sentences, chunk, with_arcs = metadata["sentences"], metadata["chunk"], metadata["arcs"] is not None
     if batches != -(-sentences // chunk) or len(metadata["checksums"]) != batches:

@@ -12,9 +12,6 @@ import pyarrow as pa
 VERSION = 2
 STORE_SUFFIX = ".syntax.arrow"
 METADATA_KEY = b"fairseq_syntax"
-OWN_METADATA = frozenset(
-    {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksums", "checksum"}
-)
 SENTENCES_PER_CHUNK = 4096
 # Probabilities are 16-bit fixed-point numbers with an error below 8e-6 everywhere. Half precision takes the same two
 # bytes, but its error is 2.4e-4 near 1, where most of a parser's mass is.

@@ -31,9 +31,6 @@ def write_store(
     Args:
         batches: returns the record batches at each call; all except the last have ``chunk`` rows
         metadata: values to add to :attr:`SyntaxStore.metadata` (JSON)
-
-    Raises:
-        SyntaxDataError: the file cannot be written
     """
     checksums: list[str] = []
     sizes = [np.zeros(0, dtype=np.int32)]
@@ -81,9 +78,6 @@ def write_sentences(
         metadata: as in :func:`write_store`
         with_arcs: whether to store the distributions, which every sentence then needs
         chunk: the number of sentences per record batch
-
-    Raises:
-        SyntaxDataError: a number exceeds the format's range, arcs are missing, or the file cannot be written
     """
     rest = iter(sentences)
     batches: list[pa.RecordBatch] = []
