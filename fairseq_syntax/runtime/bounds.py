@@ -1,10 +1,12 @@
-"""Numeric ranges of options, for their declarations, help texts and checks."""
+"""Values of options: numeric ranges, for declarations, help texts and checks, and devices."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from dataclasses import dataclass
+
+from fairseq_syntax.errors import SyntaxDataError
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,16 @@ def whole(low: int | None = None, high: int | None = None) -> Range:
 def real(low: float | None = None, high: float | None = None) -> Range:
     """Finite floating-point numbers."""
     return Range(float, low, high)
+
+
+def check_device(name: str | None) -> None:
+    """Raise SyntaxDataError if PyTorch cannot use a device. None is accepted, for a device that is chosen later."""
+    if name is None:
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
+        reason = str(error).strip().partition("\n")[0]
+        raise SyntaxDataError(f"{name} cannot be used: {reason}"[:300], option="--device", hint="cpu can") from error

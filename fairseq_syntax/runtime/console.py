@@ -87,13 +87,6 @@ class CountedWarnings:
             self._warn(f"{what}: {self.count} in all")
 
 
-def duration(seconds: float) -> str:
-    """Format a duration as in progress bars: ``MM:SS`` or ``H:MM:SS``."""
-    from tqdm import tqdm
-
-    return str(tqdm.format_interval(seconds))
-
-
 def say(text: str) -> None:
     """Print a line to stdout, above the bars if there are any."""
     from tqdm import tqdm

@@ -18,9 +18,11 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 from fairseq_syntax.errors import SyntaxDataError
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 # Names of the process's open streams, which are written to directly, wherever they are redirected.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<of_process>\d+)\Z")
@@ -35,12 +37,12 @@ def fingerprint(*values: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def file_sha256(path: str | os.PathLike[str]) -> str:
+def file_sha256(path: StrPath) -> str:
     """The SHA-256 of a file in hexadecimal."""
     return file_digest(path, hashlib.sha256())
 
 
-def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
+def file_digest(path: StrPath, digest: Any) -> str:
     """The hexadecimal digest of a file, by a hash object with ``update`` and ``hexdigest``."""
     try:
         with open(path, "rb") as file:
@@ -51,7 +53,7 @@ def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
     return str(digest.hexdigest())
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+def read_lines(path: StrPath) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, plain or compressed, without line ends and byte order mark.
 
     Only ``\\n`` ends a line. Other Unicode line breaks are text, since the two sides of a corpus must keep their line
@@ -71,7 +73,7 @@ def read_stdin() -> Iterator[str]:
         yield decode_line(raw, "<stdin>", number)
 
 
-def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
+def decode_line(raw: bytes, path: StrPath, number: int) -> str:
     """Decode a line, without its line end. Raises SyntaxDataError if it is not UTF-8."""
     try:
         text = raw.decode("utf-8").rstrip("\r\n")
@@ -82,7 +84,7 @@ def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
         raise SyntaxDataError(message, path=path, line=number, hint=hint) from None
 
 
-def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def read_raw_lines(path: StrPath) -> Iterator[bytes]:
     """Yield the lines of a file, plain or compressed by gzip, bzip2 or xz, as bytes with their line ends.
 
     Raises:
@@ -96,12 +98,12 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
 
 
-def count_raw_lines(*paths: str | os.PathLike[str]) -> int:
+def count_raw_lines(*paths: StrPath) -> int:
     """The total number of lines in files."""
     return sum(1 for path in paths for _ in read_raw_lines(path))
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_bytes(path: StrPath) -> bytes:
     """The content of a file, plain or compressed."""
     return b"".join(read_raw_lines(path))
 
@@ -114,13 +116,13 @@ _COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
 }
 
 
-def uncompressed_name(path: str | os.PathLike[str]) -> str:
+def uncompressed_name(path: StrPath) -> str:
     """A path without the file extension of a compressed format."""
     stem, ending = os.path.splitext(os.fspath(path))
     return stem if ending in _COMPRESSED else os.fspath(path)
 
 
-def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iterable[bytes]:
+def _decompressed(path: StrPath, file: io.BufferedReader) -> Iterable[bytes]:
     """The lines of an open file, decompressed according to its first bytes or else its name."""
     head = file.peek(10)
     ending = os.path.splitext(os.fspath(path))[1]
@@ -132,7 +134,7 @@ def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iter
     return cast(Iterable[bytes], _COMPRESSED[kind][1](file, "rb"))
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_json(path: StrPath) -> dict[str, Any]:
     """Read a JSON object; empty if the file does not exist or does not contain a JSON object."""
     try:
         value = json.loads(Path(path).read_bytes())
@@ -141,12 +143,12 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def is_read_once(path: str | os.PathLike[str]) -> bool:
+def is_read_once(path: StrPath) -> bool:
     """Whether a path is a pipe or a device, which can be read only once."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
-def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
+def check_rereadable(why: str, *paths: StrPath | None) -> None:
     """Raise SyntaxDataError, with the reason ``why``, if an input that is read several times is a pipe or a device."""
     for path in paths:
         if path is not None and is_read_once(path):
@@ -156,7 +158,7 @@ def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
 # ------------------------------------------------------------------------------------------------------- writing
 
 
-def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
+def check_apart(output: StrPath, *inputs: StrPath | None) -> None:
     """Raise SyntaxDataError if an output is a folder or one of the inputs, possibly under another name.
 
     A terminal and ``/dev/null`` may be both, since nothing in them is overwritten.
@@ -168,9 +170,7 @@ def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] 
             raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
 
 
-def check_outputs(
-    outputs: Iterable[str | os.PathLike[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()
-) -> None:
+def check_outputs(outputs: Iterable[StrPath], inputs: Iterable[StrPath | None] = ()) -> None:
     """Raise SyntaxDataError if an output is one of the inputs, or if two outputs are the same file."""
     seen, inputs = set(), list(inputs)
     for path in outputs:
@@ -180,7 +180,7 @@ def check_outputs(
         seen.add(os.path.realpath(path))
 
 
-def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
+def check_output(path: StrPath | None, *inputs: StrPath | None) -> None:
     """Raise SyntaxDataError if an output is one of the inputs or cannot be written; None and ``-`` (stdout) can."""
     if path is None or path == "-":
         return
@@ -190,7 +190,7 @@ def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike
 
 
 @contextmanager
-def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+def atomic_open(path: StrPath) -> Iterator[IO[str]]:
     """Open a text file for writing, which replaces ``path`` only when the block ends without an error.
 
     After a kill, a full disk or an exception, the former content of ``path`` remains. For a symbolic link, the target
@@ -209,7 +209,7 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
+def atomic_open_binary(path: StrPath, *, leftovers: bool = True) -> Iterator[IO[bytes]]:
     """Like :func:`atomic_open`, for bytes. Files named ``.gz``, ``.bz2`` or ``.xz`` are compressed reproducibly.
 
     ``leftovers=False`` does not look for temporary files of killed runs, which is slow in a folder with many files.
@@ -229,7 +229,7 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 
 
 @contextmanager
-def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
+def _compressing(path: StrPath, file: IO[bytes]) -> Iterator[IO[bytes]]:
     """The file, or a compressor for it according to its extension (gzip without name and time)."""
     kind = os.path.splitext(os.fspath(path))[1]
     if kind == ".zst":  # otherwise plain text would be written under that name
@@ -244,7 +244,7 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[str]:
+def atomic_path(path: StrPath, *, leftovers: bool = True) -> Iterator[str]:
     """A temporary name next to ``path``, for libraries that open files by name; otherwise like :func:`atomic_open`."""
     if not is_replaced(path):
         raise SyntaxDataError("must be a regular file", path=path)
@@ -272,7 +272,7 @@ def atomic_path(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iter
 
 
 @contextmanager
-def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
+def as_data_error(path: StrPath) -> Iterator[None]:
     """Turn an OSError in the block into a SyntaxDataError that names the file."""
     try:
         yield
@@ -281,7 +281,7 @@ def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator[None]:
+def errors_in(path: StrPath, line: int | None = None) -> Iterator[None]:
     """Add the file, and the line if it names none, to a SyntaxDataError in the block that names no file."""
     try:
         yield
@@ -292,13 +292,13 @@ def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator
         raise SyntaxDataError(error.message, path=path, line=line, option=error.option, hint=error.hint) from error
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
+def make_folder(path: StrPath) -> None:
     """Create a folder and its parents unless they exist."""
     with as_data_error(path):
         os.makedirs(path, exist_ok=True)
 
 
-def is_replaced(path: str | os.PathLike[str]) -> bool:
+def is_replaced(path: StrPath) -> bool:
     """Whether writing a path creates a file (at the target of a link), unlike for a FIFO or a device.
 
     Raises:
@@ -310,7 +310,7 @@ def is_replaced(path: str | os.PathLike[str]) -> bool:
     return _OPEN_FILE.match(target) is None and (os.path.isfile(target) or not os.path.exists(target))
 
 
-def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
+def remove_leftovers(folder: StrPath, names: Collection[str] | None = None) -> None:
     """Remove the temporary files of killed runs from a folder. Those of running processes are locked and are kept.
 
     Args:
@@ -341,7 +341,7 @@ def _is_file(handle: int, path: str) -> bool:
         return False
 
 
-def _resolved(path: str | os.PathLike[str]) -> str:
+def _resolved(path: StrPath) -> str:
     """The target of symbolic links; names of open descriptors are not resolved."""
     name = "/dev/stdout" if os.fspath(path) == "-" else os.fspath(path)
     for _ in range(40):  # the maximum number of links that Linux follows
@@ -361,13 +361,13 @@ def _descriptor(name: str) -> int:
     return os.dup(number)
 
 
-def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
+def _data_error(path: StrPath, error: OSError) -> SyntaxDataError:
     full = error.errno in (*DISK_FULL, errno.EFBIG) or "too large" in str(error).lower()
     hint = MAKE_ROOM if full else None
     return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: StrPath, value: Any) -> None:
     """Write a JSON file atomically."""
     with atomic_open(path) as file:
         json.dump(value, file, ensure_ascii=False, indent=1)

@@ -27,7 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_sha256, fingerprint, is_replaced, make_folder, read_json, write_json
+from fairseq_syntax.runtime.files import (
+    StrPath,
+    file_sha256,
+    fingerprint,
+    is_replaced,
+    make_folder,
+    read_json,
+    write_json,
+)
 from fairseq_syntax.runtime.locks import locked
 
 
@@ -46,13 +54,7 @@ class Step:
     made_from: str
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        outputs: Sequence[str | os.PathLike[str]],
-        inputs: Sequence[str | os.PathLike[str]] = (),
-        **options: object,
-    ) -> Step:
+    def of(cls, name: str, outputs: Sequence[StrPath], inputs: Sequence[StrPath] = (), **options: object) -> Step:
         """A step given by its name, its inputs, and its options (JSON values; paths are represented by their names)."""
         content = [file_sha256(path) for path in inputs]
         return cls(tuple(map(Path, outputs)), fingerprint(name, content, options))
@@ -116,13 +118,13 @@ class Step:
                 raise SyntaxDataError(reason, path=path, hint="give another --output, or --overwrite")
 
 
-def record_path(output: str | os.PathLike[str]) -> Path:
+def record_path(output: StrPath) -> Path:
     """The path of a file's record."""
     path = Path(output)
     return path.with_name(f".{path.name}.made.json")
 
 
-def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
+def read_record(output: StrPath) -> dict[str, Any] | None:
     """Read a file's record: ``made_from``, ``outputs`` (None while they are made) and ``note``; None if missing."""
     record = read_json(record_path(output))
     return record if isinstance(record.get("made_from"), str) else None

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from filelock import FileLock, Timeout
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, is_replaced
+from fairseq_syntax.runtime.files import StrPath, as_data_error, is_replaced
 
 logger = logging.getLogger(__name__)
 logging.getLogger("filelock").setLevel(logging.WARNING)  # filelock logs each lock, also at exit
@@ -20,7 +20,7 @@ _held: dict[str, FileLock] = {}  # folder locks, which this process holds until 
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+def locked(path: StrPath) -> Iterator[None]:
     """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes."""
     if not is_replaced(path):
         yield
@@ -41,7 +41,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
             lock.release()
 
 
-def hold_folder(folder: str | os.PathLike[str]) -> None:
+def hold_folder(folder: StrPath) -> None:
     """Reserve a folder for this process until it ends. Raises SyntaxDataError if another process holds it."""
     path = os.path.join(os.path.realpath(folder), ".in-use.lock")
     lock = FileLock(path, thread_local=False)
@@ -51,7 +51,7 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
     _held.setdefault(path, lock)
 
 
-def _try_lock(lock: FileLock, path: str | os.PathLike[str]) -> bool:
+def _try_lock(lock: FileLock, path: StrPath) -> bool:
     """Acquire a lock without waiting; returns False if another process holds it.
 
     In a read-only folder or a file system without locks, nothing is locked: writing to the former fails anyway, and a

@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_digest, read_json, write_json
+from fairseq_syntax.runtime.files import StrPath, file_digest, read_json, write_json
 from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
@@ -28,17 +28,17 @@ _SETTLED = 2_000_000_000  # nanoseconds within which a file can change twice wit
 Entry = dict[str, Any]  # "bytes" and "xxh3" of a file
 
 
-def file_checksum(path: str | os.PathLike[str]) -> str:
+def file_checksum(path: StrPath) -> str:
     """The XXH3 checksum (64 bits) of a file in hexadecimal."""
     return file_digest(path, xxhash.xxh3_64())
 
 
-def entry_of(path: str | os.PathLike[str]) -> Entry:
+def entry_of(path: StrPath) -> Entry:
     """The manifest entry of a file."""
     return {"bytes": os.path.getsize(path), "xxh3": file_checksum(path)}
 
 
-def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: str) -> str:
+def check_entry(path: StrPath, entry: Mapping[str, Any], hint: str) -> str:
     """Verify a file against its manifest entry, and return its checksum. Raises SyntaxDataError."""
     if not os.path.isfile(path):
         raise SyntaxDataError("is missing", path=path, hint=hint)
@@ -54,7 +54,7 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "checksum": _seal(values)}
 
 
-def unsealed(values: Any, path: str | os.PathLike[str], hint: str | None = None) -> dict[str, Any]:
+def unsealed(values: Any, path: StrPath, hint: str | None = None) -> dict[str, Any]:
     """Verify and remove the checksum of :func:`sealed` values. Raises SyntaxDataError if they have changed."""
     values = dict(values) if isinstance(values, dict) else {}
     if values.pop("checksum", None) != _seal(values):
@@ -71,11 +71,11 @@ class Manifest:
 
     hint = f"make the data again; to use them as they are, without such checks, remove {MANIFEST}"
 
-    def __init__(self, folder: str | os.PathLike[str], files: Mapping[str, Entry]) -> None:
+    def __init__(self, folder: StrPath, files: Mapping[str, Entry]) -> None:
         self.folder, self.files = Path(folder), dict(files)
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> Manifest | None:
+    def read(cls, folder: StrPath) -> Manifest | None:
         """Read the manifest of a folder; None if there is none. Raises SyntaxDataError if it is damaged."""
         path = Path(folder) / MANIFEST
         try:
@@ -128,7 +128,7 @@ def _state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
-def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+def note_files(folder: StrPath, names: Iterable[str]) -> None:
     """Add files to the manifest of their folder; names of missing files are skipped."""
     folder = Path(folder)
     with locked(folder / MANIFEST):

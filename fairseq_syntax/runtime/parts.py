@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import moved_by_parts, progress
@@ -33,13 +33,6 @@ Note = dict[str, Any]  # JSON values
 Made = tuple[Note, bytes]  # the content of a part
 
 
-class Outcome(NamedTuple):
-    """The result of :func:`map_parts`: the step's note, and whether the step was already done."""
-
-    note: Note
-    was_done: bool
-
-
 def map_parts(
     step: Step,
     source: Iterable[tuple[Span, Task]],
@@ -52,8 +45,8 @@ def map_parts(
     method: str = "fork",
     replace: bool = True,
     again: bool = False,
-) -> Outcome:
-    """Make a step in parts, unless it is done.
+) -> tuple[Note, bool]:
+    """Make a step in parts, unless it is done; returns its note, and whether it was already done.
 
     Args:
         source: the line spans of the parts with their inputs, in the order of the text; read in this process
@@ -69,7 +62,7 @@ def map_parts(
     with step.making(replace=replace) as record:
         if record is not None and not again:
             parts.remove()  # left by a run that was killed after its last commit
-            return Outcome(record["note"], True)
+            return record["note"], True
         parts.make_folder()
         try:
             if total is not None and isinstance(workers, int):
@@ -79,7 +72,7 @@ def map_parts(
             note: Note = json.loads(json.dumps(merge(made) or {}))  # as it will be read from the record
             step.finish(note)
             parts.remove(of_all_jobs=replace)
-            return Outcome(note, False)
+            return note, False
         except BaseException:
             with suppress(OSError):  # it contains parts for the next run
                 parts.folder.rmdir()

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from logging.handlers import QueueHandler
@@ -179,20 +179,13 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
                 with suppress(ray.exceptions.RayError):
                     ray.cancel(reference, force=True)
 
-    def command(
-        self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], log: str, output: str | None = None
-    ) -> int:
-        """Run a command on a node of the cluster, and again on another if the node is lost. Thread-safe.
+    def command(self, arguments: list[str], **where: Any) -> int:
+        """:func:`.commands.run_command` on a node of the cluster, and on another if the node is lost. Thread-safe.
 
-        The arguments and the exit status are those of :func:`.commands.run_command`. The command ends when this process
-        does.
-
-        Raises:
-            SyntaxDataError: all attempts lost their nodes
+        The command ends when this process does.
         """
         ray = self.connect()
-        remote = ray.remote(run_command).options(**self._options)
-        reference = remote.remote(list(arguments), cwd, dict(env), log, output)
+        reference = ray.remote(run_command).options(**self._options).remote(arguments, **where)
         self._commands.append(reference)
         try:
             return int(ray.get(reference))
@@ -203,7 +196,8 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         except ray.exceptions.RayError as error:
             if self._cancelled:
                 return -signal.SIGTERM
-            raise SyntaxDataError(f"the command was lost with its worker: {_first_line(error)}", path=log) from error
+            message = f"the command was lost with its worker: {_first_line(error)}"
+            raise SyntaxDataError(message, path=where.get("log")) from error
         finally:
             self._commands.remove(reference)
 

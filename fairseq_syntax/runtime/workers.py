@@ -53,7 +53,7 @@ def in_workers(
     """Apply a function to tasks, and yield the results in the order of completion.
 
     Only a few tasks are submitted at a time, so their source is not read far ahead. Worker processes end with this one,
-    even if it is killed.
+    even if it is killed; a worker that is killed is an error.
 
     Args:
         work: a function, or a picklable callable that loads its resources (such as a model) at the first call; each
@@ -61,10 +61,6 @@ def in_workers(
         tasks: the tasks, read in this process
         workers: the number of processes (1 for this process alone), or a pool of remote workers
         method: the start method of processes; ``spawn`` if threads or devices forbid ``fork``
-
-    Raises:
-        SyntaxDataError: a worker was killed
-        Exception: whatever ``work`` raises
     """
     if isinstance(workers, int) and workers <= 1:
         yield from map(work, tasks)

@@ -19,7 +19,7 @@ from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
-from fairseq_syntax.runtime.devices import check_device
+from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored
 from fairseq_syntax.use.loading import setup_task

@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.devices import check_device
+from fairseq_syntax.runtime.bounds import check_device
 
 
 class Loaded(NamedTuple):

@@ -58,12 +58,12 @@ def test_a_step_is_known_by_what_it_is_made_from_and_not_by_names(tmp_path, sour
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parts_are_merged_and_a_step_that_is_done_is_not_made_again(tmp_path, source, workers):
     step = Step.of("shout", [tmp_path / "out"], [source])
-    made = run(step, source, workers=workers)
+    note, was_done = run(step, source, workers=workers)
     assert (tmp_path / "out").read_text() == "".join(LINES).upper()
-    assert made.note == {"letters": sum(map(len, LINES)), "lines": [len(LINES)]} and not made.was_done
+    assert note == {"letters": sum(map(len, LINES)), "lines": [len(LINES)]} and not was_done
     before = (tmp_path / "out").stat().st_mtime_ns
-    assert run(step, source) == (made.note, True) and (tmp_path / "out").stat().st_mtime_ns == before
-    assert run(step, source, again=True) == (made.note, False)
+    assert run(step, source) == (note, True) and (tmp_path / "out").stat().st_mtime_ns == before
+    assert run(step, source, again=True) == (note, False)
     assert sorted(os.listdir(tmp_path)) == [".out.made.json", "out", "source"]
 
 
@@ -118,7 +118,7 @@ def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_pat
     outputs[1].write_text("changed")
     assert step.record() is None
     nowhere = Step.of("shout", ["/dev/null"], [source])
-    assert not run(nowhere, source).was_done and not run(nowhere, source).was_done
+    assert not run(nowhere, source)[1] and not run(nowhere, source)[1]
     assert not record_path("/dev/null").exists() and not Parts.of(nowhere, 5).folder.exists()
 
 

@@ -28,6 +28,7 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
 )
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
+from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 
 __all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
@@ -153,18 +154,16 @@ class Parser(ABC):
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
         """The tokens of each line: the given ones for a list, otherwise from the tokenizer."""
-        tokenized: list[TokenizedLine] = [[whole_words(line)] if len(line) else [] for line in lines]
-        raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
         try:
-            token_lists = self.tokenizer.tokenize([str(lines[index]) for index in raw])
+            tokenized = self.tokenizer.tokenize([line if isinstance(line, str) else "" for line in lines])
         except SyntaxDataError as error:
             if error.line is None or error.path is not None:
                 raise
             # The tokenizer numbers its input lines from 1.
-            number = first_line + raw[error.line - 1] + 1
-            raise SyntaxDataError(error.message, line=number, hint=error.hint) from error
-        for index, tokens in zip(raw, token_lists, strict=True):
-            tokenized[index] = tokens
+            raise SyntaxDataError(error.message, line=first_line + error.line, hint=error.hint) from error
+        for index, line in enumerate(lines):
+            if not isinstance(line, str) and len(line):
+                tokenized[index] = [whole_words(line)]
         return tokenized
 
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
@@ -334,10 +333,7 @@ def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None)
     Args:
         before: the options and models of a training parse; there is a warning if the models differ
     """
-    if options.device != "cpu":
-        from fairseq_syntax.runtime.devices import check_device  # imports PyTorch, which takes seconds
-
-        check_device(options.device)
+    check_device(options.device if options.device != "cpu" else None)  # without PyTorch, whose import takes seconds
     parser: Parser = parser_module(options.parser).load(options)
     models = before.get("models") if before and before.get("parser") == options.parser else None
     if models and models != fingerprint_of_models(options):

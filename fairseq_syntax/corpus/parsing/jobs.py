@@ -139,7 +139,8 @@ def parse_corpus(job: Job) -> Path | None:
             make_parts(job.parts, job.source(), parse_part, total=total, **how)
         return None
     how |= {"part_lines": job.part_lines, "total": job.n_lines, "replace": job.overwrite}
-    if map_parts(job.step, job.source(), parse_part, partial(_write, job), **how).was_done:
+    _, was_done = map_parts(job.step, job.source(), parse_part, partial(_write, job), **how)
+    if was_done:
         logger.info("%s is up to date", job.output)
     return job.output
 

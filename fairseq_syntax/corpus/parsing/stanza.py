@@ -23,11 +23,8 @@ import torch.nn.functional as F
 from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
 from stanza.models.common.utils import unsort
 from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
+from stanza.models.depparse import head_constraints
 from stanza.models.depparse.data import DataLoader
-from stanza.models.depparse.head_constraints import (
-    find_head_constraint_violations,
-    resolve_head_constraint_violations,
-)
 from stanza.models.depparse.model import EnsembleGraphParser, GraphParser
 from stanza.models.depparse.trainer import unpack_batch
 
@@ -242,9 +239,9 @@ def best_trees(
     for i, length in enumerate(lengths):
         tree, ids = trees[i][1:length], best[i][1:length]
         names = vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])
-        if constrained and find_head_constraint_violations([0, *tree], names):
+        if constrained and head_constraints.find_head_constraint_violations([0, *tree], names):
             log_labels = F.log_softmax(labels[i, :length, :length], 2).cpu().numpy()
-            tree, ids = resolve_head_constraint_violations(
+            tree, ids = head_constraints.resolve_head_constraint_violations(
                 log_probabilities[i, :length, :length], log_labels, np.array([0, *tree]), vocabulary
             )
             tree, names = tree[1:], vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])

@@ -21,10 +21,8 @@ def model_folder(lang: str, model_dir: str | None) -> Path | None:
     Raises:
         SyntaxDataError: there are no models for the language
     """
-    if model_dir is not None:
-        folder = Path(model_dir)
-        if (folder / "depparse.pt").exists() and (folder / "pos.pt").exists():
-            return folder
+    if model_dir is not None and all(Path(model_dir, name).exists() for name in ("depparse.pt", "pos.pt")):
+        return Path(model_dir)
     if (resources(model_dir) / lang / "depparse").is_dir():
         return None
     raise SyntaxDataError(

@@ -123,9 +123,6 @@ class BasicTokenizer(Tokenizer):
         lang: a two-letter code; contractions are split in English, French and Italian
         split_sentences: end a sentence after ``. ! ?`` and any closing quotes or brackets if a space and a token that
             does not begin with a lowercase letter follow; otherwise a line is one sentence
-
-    Raises:
-        SyntaxDataError: the language has no spaces between words
     """
 
     def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
@@ -162,20 +159,13 @@ def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
 
 def cannot_cut(what: str) -> SyntaxDataError:
     """The error for a text in a script without spaces between words."""
-    return SyntaxDataError(
-        f"the basic tokenizer cannot cut {what}, where no spaces are between words",
-        option="--tokenizer",
-        hint="--tokenizer spacy (pip install 'fairseq-syntax[ja]' or '[zh]') or stanza, or --pretokenized with "
-        "spaces between words",
-    )
+    message = f"the basic tokenizer cannot cut {what}, where no spaces are between words"
+    hint = "--tokenizer spacy (pip install 'fairseq-syntax[ja]' or '[zh]') or stanza, or --pretokenized with spaces"
+    return SyntaxDataError(message, option="--tokenizer", hint=hint)
 
 
 class SpacyTokenizer(Tokenizer):
-    """Tokenization by ``spacy.blank(lang)``, which needs no model and supports more languages than the basic tokenizer.
-
-    Raises:
-        SyntaxDataError: spaCy is not installed, or does not support the language
-    """
+    """Tokenization by ``spacy.blank(lang)``, which needs no model and supports more languages than the basic one."""
 
     def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
         try:

@@ -51,20 +51,13 @@ def _word_columns(
     sentences: Sequence[StoredSentence], n_words: np.ndarray, starts: np.ndarray, first: int
 ) -> dict[str, np.ndarray]:
     """The numbers of all words by column, [W] int64, checked, since NumPy would store them modulo 2^16."""
-    for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
-        raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
+    _check_range("number of words", n_words, 0, layout.LIMIT, np.arange(len(n_words)), first)
     columns = {}
     for name, limit in layout.WORD_LIMITS.items():
         numbers = chain.from_iterable(map(attrgetter(name), sentences))
         columns[name] = np.fromiter(numbers, np.int64, int(n_words.sum()))
-        least = 1 if name == "pieces" else 0
-        for i in np.flatnonzero((columns[name] < least) | (columns[name] > limit))[:1]:
-            what = f"{name} {columns[name][i]} of a word is too large or too small for the store ({least} to {limit})"
-            raise SyntaxDataError(f"sentence {first + _sentence_of(starts, i) + 1}: {what}")
-    for i in np.flatnonzero(columns["head"] >= np.repeat(n_words, n_words))[:1]:
-        b = _sentence_of(starts, i)
-        what = f"the head of word {i - starts[b] + 1} is word {columns['head'][i] + 1} of {n_words[b]}"
-        raise SyntaxDataError(f"sentence {first + b + 1}: {what}")
+        _check_range(name, columns[name], 1 if name == "pieces" else 0, limit, starts, first)
+    _check_range("head", columns["head"], 0, np.repeat(n_words, n_words) - 1, starts, first)
     return columns
 
 
@@ -82,27 +75,33 @@ def _pack_arcs(
     every = chain.from_iterable(chain.from_iterable(runs))  # ids are exact in float64
     numbers = np.fromiter(every, np.float64, 4 * total).reshape(total, 4)
     dependent, head, label = (numbers[:, i].astype(np.int64) for i in range(3))
-    prob = numbers[:, 3]
-    limit = np.repeat(n_words, n_arcs)
     arc_starts = np.cumsum(n_arcs) - n_arcs
-    for i in np.flatnonzero((dependent >= limit) | (head >= limit) | (dependent < 0) | (head < 0))[:1]:
-        b = _sentence_of(arc_starts, i)
-        raise SyntaxDataError(f"sentence {first + b + 1}: an arc of word {dependent[i] + 1} leaves the sentence")
-    for i in np.flatnonzero((label < 0) | (label > layout.LIMIT))[:1]:
-        raise SyntaxDataError(f"sentence {first + _sentence_of(arc_starts, i) + 1}: label {label[i]} is too large")
+    last = np.repeat(n_words, n_arcs) - 1
+    for name, ids, most in (("dependent", dependent, last), ("head", head, last), ("label", label, layout.LIMIT)):
+        _check_range(f"an arc's {name}", ids, 0, most, arc_starts, first)
     arcs = np.empty((total, 4), dtype=np.uint16)
     arcs[:, layout.ARC_DEPENDENT] = dependent
     arcs[:, layout.ARC_HEAD] = head
     arcs[:, layout.ARC_LABEL] = label
-    arcs[:, layout.ARC_PROB] = np.rint(prob * layout.PROB_SCALE).clip(0, layout.PROB_SCALE)
+    arcs[:, layout.ARC_PROB] = np.rint(numbers[:, 3] * layout.PROB_SCALE).clip(0, layout.PROB_SCALE)
     offset = np.repeat(starts, n_arcs)
     expanded = pieces[dependent + offset] * pieces[head + offset] if total else np.zeros(0, dtype=np.int64)
     return [_lists(n_arcs, arcs), _per_sentence(expanded, arc_starts, n_arcs, first)]
 
 
-def _sentence_of(starts: np.ndarray, item: int) -> int:
-    """The sentence of a word or an arc, given the indices ``starts`` of each sentence's first one."""
-    return int(np.searchsorted(starts, item, side="right")) - 1
+def _check_range(
+    name: str, numbers: np.ndarray, least: int, most: int | np.ndarray, starts: np.ndarray, first: int
+) -> None:
+    """Raise SyntaxDataError for the first of the numbers [N] of words or arcs that is not from ``least`` to ``most``.
+
+    Args:
+        most: for all numbers, or for each [N]
+        starts: the index of each sentence's first number; the error counts the sentences from ``first``
+    """
+    for i in np.flatnonzero((numbers < least) | (numbers > most))[:1]:
+        b = int(np.searchsorted(starts, i, side="right")) - 1
+        most = np.broadcast_to(most, numbers.shape)[i]
+        raise SyntaxDataError(f"sentence {first + b + 1}: {name} {numbers[i]} is not from {least} to {most}")
 
 
 def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
@@ -118,8 +117,7 @@ def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, f
     # By prefix sums, since np.add.reduceat returns the next value instead of 0 for an empty sentence.
     until = np.concatenate([[0], np.cumsum(values)])
     sums = until[starts + lengths] - until[starts]
-    for b in np.flatnonzero(sums >= 1 << 32)[:1]:
-        raise SyntaxDataError(f"sentence {first + b + 1} has {sums[b]} arcs between pieces, too many for the store")
+    _check_range("number of pieces, or of arcs between them,", sums, 0, (1 << 32) - 1, np.arange(len(sums)), first)
     return pa.array(sums, pa.uint32())
 
 

@@ -49,11 +49,8 @@ class SyntaxStore:
         self._words32 = np.frombuffer(self._file, dtype="<i4", count=size // 4)
         self._words64 = np.frombuffer(self._file, dtype="<u8", count=size // 8)
 
-    def __getstate__(self) -> str:
-        return self.path
-
-    def __setstate__(self, path: str) -> None:
-        self.__init__(path)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[SyntaxStore], tuple[str]]:
+        return type(self), (self.path,)
 
     def __len__(self) -> int:
         return self._sentences
@@ -123,23 +120,21 @@ class SyntaxStore:
         for first in range(0, len(self), self._per_chunk):
             ids = np.arange(first, min(first + self._per_chunk, len(self)))
             flat = self.fetch(ids, arcs=self.has_arcs)
-            sentence_of_word = np.arange(len(ids)).repeat(flat.n_words)
-            n_labels = {column: np.full(len(ids), len(names)) for column, names in self.labels.items()}
-            # Name, numbers, the sentence of each number, and the exclusive upper bound in each sentence.
-            columns = [("head", flat.head, sentence_of_word, flat.n_words)]
-            columns += [(name, getattr(flat, name), sentence_of_word, limits) for name, limits in n_labels.items()]
+            of_word = np.arange(len(ids)).repeat(flat.n_words)
+            n_pieces = np.bincount(of_word, flat.pieces, len(ids))
+            # Name, whether each is wrong, and the sentence of each.
+            checks = [("number of pieces", n_pieces != flat.n_pieces, np.arange(len(ids)))]
+            checks += [("head", flat.head >= flat.n_words[of_word], of_word)]
+            checks += [(name, getattr(flat, name) >= len(names), of_word) for name, names in self.labels.items()]
             if (arcs := flat.arcs) is not None:
-                sentence_of_arc = np.arange(len(ids)).repeat(arcs.n_arcs)
-                columns += [("arcs' dependent", arcs.dependent, sentence_of_arc, flat.n_words)]
-                columns += [("arcs' head", arcs.head, sentence_of_arc, flat.n_words)]
-                columns += [("arcs' deprel", arcs.label, sentence_of_arc, n_labels["deprel"])]
-            for name, numbers, sentence, limits in columns:
-                for i in np.flatnonzero(numbers >= limits[sentence])[:1]:
-                    line = ids[sentence[i]] + 1
-                    raise _damaged(self.path, f"sentence {line}: {name} {numbers[i]} is out of range")
-            n_pieces = np.bincount(sentence_of_word, flat.pieces, len(ids))
-            for i in np.flatnonzero(n_pieces != flat.n_pieces)[:1]:
-                raise _damaged(self.path, f"sentence {ids[i] + 1}: its words' pieces are not as many as its own")
+                of_arc = np.arange(len(ids)).repeat(arcs.n_arcs)
+                farthest = np.maximum(arcs.dependent, arcs.head)
+                checks += [("arc", farthest >= flat.n_words[of_arc], of_arc)]
+                checks += [("label of an arc", arcs.label >= len(self.labels["deprel"]), of_arc)]
+            for name, wrong, sentence in checks:
+                if wrong.any():
+                    line = ids[sentence[wrong.argmax()]] + 1
+                    raise _damaged(self.path, f"sentence {line}: the {name} is out of range")
             self.release()
 
     def release(self) -> None:

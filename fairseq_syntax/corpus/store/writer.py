@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -14,12 +13,12 @@ import pyarrow as pa
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, pack
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.runtime.files import as_data_error, atomic_path, errors_in
+from fairseq_syntax.runtime.files import StrPath, as_data_error, atomic_path, errors_in
 from fairseq_syntax.runtime.manifest import sealed
 
 
 def write_store(
-    path: str | os.PathLike[str],
+    path: StrPath,
     batches: Callable[[], Iterator[pa.RecordBatch]],
     metadata: Mapping[str, Any],
     *,
@@ -65,7 +64,7 @@ def write_store(
 
 
 def write_sentences(
-    path: str | os.PathLike[str],
+    path: StrPath,
     sentences: Iterable[StoredSentence],
     metadata: Mapping[str, Any],
     *,

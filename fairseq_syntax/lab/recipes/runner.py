@@ -18,16 +18,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tqdm import tqdm
+
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
 from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies
 from fairseq_syntax.runtime.commands import on_termination, run_command
-from fairseq_syntax.runtime.console import duration, progress, say
+from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.files import make_folder
 from fairseq_syntax.runtime.jobs import Step, read_record
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
+
+duration = tqdm.format_interval  # as in progress bars: MM:SS or H:MM:SS
 
 # Training on CPUs is faster if freed memory is kept (docs/how-to.md).
 _MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
