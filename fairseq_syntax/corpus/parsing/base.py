@@ -304,10 +304,9 @@ def options_as_before(
             parse, which no parser produces
     """
     if made_by := controls(before):
-        raise SyntaxDataError(
-            f"the model was trained on control parses ({', '.join(made_by)}), and a parser would bring real ones",
-            hint=f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse",
-        )
+        message = f"the model was trained on control parses ({', '.join(made_by)}), and a parser would bring real ones"
+        hint = f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse"
+        raise SyntaxDataError(message, hint=hint)
     defaults = ParserOptions()
     names = {f.name for f in fields(ParserOptions)} - _NOT_OF_THE_RESULT
     same = {name: value for name, value in (before or {}).items() if name in names}
@@ -320,8 +319,8 @@ def options_as_before(
         if before is not None:
             logger.warning("the training text was parsed by %s, and this is by %s", trained_with, parser)
         same = {}
-    changed = {name: value for name, value in same.items() if value != getattr(defaults, name)}
-    if changed.keys() - {"lang", "distributions"}:
+    kept = [name for name in same if name not in ("lang", "distributions")]
+    if changed := {name: same[name] for name in kept if same[name] != getattr(defaults, name)}:
         logger.info("raw text is parsed as the training text was: %s", changed)
     same |= {"parser": parser or trained_with, "lang": lang or same.get("lang") or source_lang}
     return ParserOptions(**same | {"model_dir": model_dir, "distributions": distributions})

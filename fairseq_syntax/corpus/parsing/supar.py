@@ -11,7 +11,6 @@ from typing import Any
 
 import supar
 import torch
-from torch import Tensor
 
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores
@@ -60,6 +59,9 @@ class SuparParser(Parser):
         form = transform.FORM if isinstance(transform.FORM, tuple) else (transform.FORM,)
         # FORM consists of words, the raw text (not an input of the model), and the features used in training.
         self.fields = [field for field in form if field is not None and field.name != "texts"]
+        for field in self.fields:
+            if not (hasattr(field, "transform") and getattr(field, "use_vocab", False)):
+                raise SyntaxDataError(f"SuPar models with {field.name} as input are not supported here")
         self.labels: list[str] = [transform.DEPREL.vocab[index] for index in range(len(transform.DEPREL.vocab))]
         self.bos = self.labels.index(transform.DEPREL.bos)
 
@@ -78,7 +80,9 @@ class SuparParser(Parser):
         return [parses[index] for index in range(len(sentences))]
 
     def _batch(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        words, *features = self._inputs(sentences)
+        # On the parser's device, since SuPar would use any visible GPU.
+        texts = [field.compose(list(field.transform(sentences))) for field in self.fields]
+        words, *features = [text.to(self.options.device) for text in texts]
         heads, labels = self.model(words, features)  # [B, N+1, N+1] and [B, N+1, N+1, L], [b, dependent, head]
         labels[..., self.bos] = -torch.inf
         lengths = torch.tensor([len(sentence) for sentence in sentences], device=heads.device)
@@ -94,11 +98,3 @@ class SuparParser(Parser):
             names = [self.labels[label] for label in relation[1 : n + 1]]
             parses.append(SentenceParse(tree[1 : n + 1], names, ["_"] * n, ["_"] * n, sparse))
         return parses
-
-    def _inputs(self, sentences: list[list[str]]) -> list[Tensor]:
-        """The padded tensors of the fields, moved to the parser's device, since SuPar would use any visible GPU."""
-        for field in self.fields:
-            if not (hasattr(field, "transform") and getattr(field, "use_vocab", False)):
-                raise SyntaxDataError(f"SuPar models with {field.name} as input are not supported here")
-        device = self.options.device
-        return [field.compose(list(field.transform(sentences))).to(device) for field in self.fields]

@@ -14,11 +14,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 class MemoryStore:
-    """Sentences in memory, with the methods of :class:`SyntaxStore` that batching needs.
-
-    Args:
-        sentences: the sentences, by number
-    """
+    """Sentences in memory, by number, with the methods of :class:`SyntaxStore` that batching needs."""
 
     path = "<memory>"
     labels: ClassVar[dict[str, list[str]]] = {}  # no labels; the ids are those of the creator of the sentences
@@ -51,13 +47,14 @@ class MemoryStore:
             n_tree_arcs=sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
         )
         if arcs:
-            every = [arc for run in runs for arc in run]
+            numbers = np.array([arc for run in runs for arc in run], dtype=np.float64).reshape(-1, 4)
+            dependent, head, label = numbers[:, :3].T.astype(np.int32, order="C")
             flat.arcs = FlatArcs(
                 n_arcs=_int32([len(run) for run in runs]),
-                dependent=_int32([dependent for dependent, _, _, _ in every]),
-                head=_int32([head for _, head, _, _ in every]),
-                label=_int32([label for _, _, label, _ in every]),
-                prob=np.array([prob for _, _, _, prob in every], dtype=np.float32),
+                dependent=dependent,
+                head=head,
+                label=label,
+                prob=numbers[:, 3].astype(np.float32),
                 n_piece_arcs=sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, runs) for a in run),
             )
         if not all(s.parsed for s in chosen):
