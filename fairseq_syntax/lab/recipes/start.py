@@ -15,7 +15,7 @@ _NO_MODELS = "# models: DIR             # default: the models that Stanza has do
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
 SYSTEMS = Path(__file__).parents[2] / "systems"
 _SYSTEM = re.compile(r'^@register_encoder_system\("(\w+)"\)$', re.M)
-_CRITERION = re.compile(r'^    criterion = "(\w+)"$', re.M)
+_CRITERION = re.compile(r'^    (?:\w+, )*criterion\b[^="]*= (?:\w+, )*"(\w+)"', re.M)  # also beside other attributes
 _PRESET = re.compile(r'^register_presets\(\s*"(\w+)",\s*encoder_syntax="([\w,]+)"(.*?)\)$', re.M | re.S)
 
 
