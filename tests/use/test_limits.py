@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import http.client
 import json
@@ -97,6 +98,22 @@ def test_which_servers_mind_their_names():
     )
 
 
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed():
+    """Content-Length with Transfer-Encoding (RFC 9112, 6.1): what one reader takes for the next request another does
+    not."""
+    model, service = stand_in_service()
+    body = json.dumps(TEXT).encode()
+    head = "POST /translate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    both = f"content-length: {len(body)}\r\ntransfer-encoding: chunked\r\n\r\n"
+    with running(service) as server, raw(server.port, head + both) as connection:
+        connection.sendall(b"%x\r\n%s\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n" % (len(body), body))
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # closed before all that was sent was read
+            while part := connection.recv(65536):
+                answer += part
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1 and not model.batches
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -185,7 +202,6 @@ def test_an_answer_that_takes_too_long():
 
 HANGS = """
 import sys, threading, time
-from data_errors import data_error
 from served import StandIn
 from fairseq_syntax.use.serving.app import create_app
 from fairseq_syntax.use.serving.models import Source

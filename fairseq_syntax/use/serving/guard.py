@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,7 +40,7 @@ def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | No
 
 
 class Guard:
-    """ASGI middleware that answers too large bodies with status 413, and counts and times the answers.
+    """ASGI middleware that rejects bodies that are too large or have two lengths, and counts and times the answers.
 
     Args:
         paths: the paths that are counted by name; all others are counted as ``other``
@@ -72,6 +74,13 @@ class Guard:
                 count(message["status"])
             await send(message)
 
+        headers = Headers(scope=scope)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy may have used the other header, so the rest could be taken for another client's request (request
+            # smuggling; RFC 9112, section 6.1). uvicorn would ignore Content-Length and keep the connection open.
+            reason = {"detail": "Content-Length and Transfer-Encoding exclude each other"}
+            await JSONResponse(reason, 400, headers={"connection": "close"})(scope, receive, answer)
+            return
         try:
             await self.app(scope, limited, answer)
         except Exception:  # Starlette's outer middleware answers it
