@@ -16,14 +16,14 @@ import pytest
 from data_errors import data_error, run
 from hypothesis import given
 from hypothesis import strategies as st
-from nltk.translate.ribes_score import corpus_ribes
+from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
 from sacrebleu import corpus_bleu, sentence_bleu, sentence_chrf, sentence_ter
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy import stats
 
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.scoring import metrics, significance
+from fairseq_syntax.lab.scoring import metrics, ribes, significance
 from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import Table
@@ -116,6 +116,29 @@ def test_ribes_is_nltks_and_bleu1_is_unigram_precision_with_brevity(files, repor
     brevity = min(1.0, np.exp(1 - ref_len / hyp_len))
     assert report["systems"][0]["mean"]["BLEU-1"] == pytest.approx(100 * brevity * matched / hyp_len)
     assert "order:1" in report["signatures"]["BLEU-1"]
+
+
+def test_words_that_repeat_are_aligned_as_nltk_does():
+    rng = random.Random(1)
+    for _ in range(400):
+        words = "abcdefgh"[: rng.choice((1, 2, 3, 8))]
+        ref = rng.choices(words, k=rng.randint(1, 13))
+        hyp = (
+            rng.choices(words, k=rng.randint(1, 13))
+            if rng.random() < 0.6
+            else [*ref, rng.choice(words)][rng.randrange(2) :]
+        )
+        if not hyp:
+            continue
+        assert ribes.word_ranks(ref, hyp) == word_rank_alignment(ref, hyp)
+        assert ribes.sentence_ribes([ref, ref[::-1]], hyp) == pytest.approx(sentence_ribes([ref, ref[::-1]], hyp))
+    assert ribes.sentence_ribes([["a"]], []) == ribes.sentence_ribes([], ["a"]) == 0.0
+
+
+def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
+    """nltk takes half a minute for 800 tokens, and refuses more than 2000."""
+    line = " ".join(random.Random(2).choices("ab", k=2500))
+    assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
 
 
 def test_an_empty_translation_has_a_ribes_of_zero():

@@ -1,7 +1,8 @@
 """The papers' metrics, each with a signature.
 
-BLEU-4, BLEU-1, character BLEU, chrF and TER are computed by sacrebleu (Post 2018), RIBES (Isozaki et al. 2010) by nltk,
-distinct-1 (Li et al. 2016) here, and BEER (Stanojević and Sima'an 2014) by a Java program that users install.
+BLEU-4, BLEU-1, character BLEU, chrF and TER are computed by sacrebleu (Post 2018), RIBES (Isozaki et al. 2010) with
+nltk's values and distinct-1 (Li et al. 2016) here, and BEER (Stanojević and Sima'an 2014) by a Java program that users
+install.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
+from fairseq_syntax.lab.scoring.ribes import sentence_ribes
 
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
 
@@ -165,14 +167,9 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
         return TER(normalized=asian, asian_support=asian, references=references), None
     if key == "exact":  # the percentage of sentences that equal one of their references, ignoring white space
         return MeanMetric(lambda refs, hyp: hyp in refs, references, lowercase, None, {"tok": "none"}), None
-    from nltk.translate.ribes_score import sentence_ribes  # here because it takes seconds
-
-    def ribes(refs: list[list[str]], hypothesis: list[str]) -> float:
-        return sentence_ribes(refs, hypothesis) if hypothesis else 0.0
-
     bleu = BLEU(tokenize=tokenize)
     about = {"tok": bleu.tokenizer_signature, "alpha": 0.25, "beta": 0.1, "nltk": version("nltk")}
-    return MeanMetric(ribes, references, lowercase, bleu.tokenizer, about), None
+    return MeanMetric(sentence_ribes, references, lowercase, bleu.tokenizer, about), None
 
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
@@ -196,7 +193,10 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
         paths = [os.path.join(folder, str(number)) for number in range(1 + len(references))]
         for path, lines in zip(paths, [hypotheses, *references]):
             Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
+        try:
+            command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
+        except ValueError as error:  # an open quotation mark
+            raise SyntaxDataError(f"no command: {program!r}: {error}", option="--beer") from error
         try:
             printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError) as error:
