@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -158,10 +160,34 @@ def _tuple(outputs: Any) -> tuple[Any, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
+@dataclass
+class _Call:
+    """What fairseq's layers do not pass on to their self-attention, and what they do not return of it."""
+
+    terms: Sequence[ScoreTerm]
+    observe: Sequence[int]
+    tensors: Sequence[Tensor]
+    observed: Tensor | None = None
+
+
+# Not in the module, since several threads may run one model at the same time.
+_call: ContextVar[_Call | None] = ContextVar("call", default=None)
+
+
+class _SelfAttentionOfLayer(SyntaxSelfAttention):
+    """The self-attention in a :class:`SyntaxLayer`: fairseq's layer calls it with ``query`` and more, by name."""
+
+    def __call__(self, *arguments: Any, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+        call = _call.get()
+        if call is None:  # not by a layer
+            return super().__call__(*arguments, **inputs)
+        inputs |= {"terms": call.terms, "observe": call.observe, "tensors": call.tensors}
+        out, call.observed = super().__call__(inputs.pop("query"), **inputs)
+        return out, call.observed
+
+
 class SyntaxLayer:
     """A mixin for fairseq's layers, before fairseq's class: a self-attention that takes score terms."""
-
-    self_attn: nn.Module
 
     def __init__(self, plan: LayerPlan, *others: Any) -> None:
         self._plan = plan
@@ -171,7 +197,7 @@ class SyntaxLayer:
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> SyntaxSelfAttention:
         """Build the self-attention of this layer's plan."""
-        return SyntaxSelfAttention(
+        return _SelfAttentionOfLayer(
             embed_dim,
             self._plan.num_heads,
             project_scores=self._plan.project_scores,
@@ -189,20 +215,10 @@ class SyntaxLayer:
             tensors: those of the terms; positional, since activation checkpointing only sees such arguments
             inputs: fairseq's
         """
-        observed: list[Tensor | None] = []
-
-        def with_terms(_: nn.Module, __: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-            return (options.pop("query"),), {**options, "terms": terms, "observe": observe, "tensors": tensors}
-
-        def note(_: nn.Module, arguments: tuple, output: tuple[Tensor, Tensor | None]) -> None:
-            observed.append(output[1])
-
-        # Hooks for this call alone, as fairseq's forward passes nothing on to the attention.
-        before = self.self_attn.register_forward_pre_hook(with_terms, prepend=True, with_kwargs=True)
-        after = self.self_attn.register_forward_hook(note)
+        call = _Call(terms, observe, tensors)
+        token = _call.set(call)
         try:
             outputs = super().forward(x, **inputs)  # type: ignore[misc]
         finally:
-            before.remove()
-            after.remove()
-        return *_tuple(outputs), observed[0]
+            _call.reset(token)
+        return *_tuple(outputs), call.observed
