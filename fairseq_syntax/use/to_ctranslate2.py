@@ -47,7 +47,12 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
         def _load(self):  # quantization changes it in place
             return _specification(model, options, loaded, embedding)
 
-    Converted().convert(os.fspath(folder), force=True)  # before quantization, which would hide a difference
+    try:
+        Converted().convert(os.fspath(folder), force=True)  # before quantization, which would hide a difference
+    except SyntaxDataError:  # a SyntaxDataError is a ValueError too
+        raise
+    except (ValueError, AttributeError) as error:  # an option, a part or weights that only one of the two has
+        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
     _check_scores(loaded, folder, columns)
     if quantization is not None:
         Converted().convert(os.fspath(folder), quantization=quantization, force=True)
@@ -67,7 +72,7 @@ def _label_embedding(model: Any) -> LabelEmbedding | None:
 def _specification(
     model: Any, options: Mapping[str, Any], loaded: TrainedModel, embedding: LabelEmbedding | None
 ) -> Any:
-    """The model as a CTranslate2 specification."""
+    """The model as a CTranslate2 specification; ValueError or AttributeError if it has no counterpart."""
     from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs.common_spec import EmbeddingsSpec
 
@@ -75,18 +80,17 @@ def _specification(
     # The alignment head becomes the first head below, and the mean over that one head is used.
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
-    try:
-        spec = converter._get_model_spec(args)  # this checks most options, and the scores tell of the others
-        if embedding is not None:
-            spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
-        # a copy, since the arrays are the parameters, which are quantized and permuted in place
-        model = copy.deepcopy(model)
-        if head.head is not None:
-            move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
-        converter.set_transformer_encoder(spec.encoder, model.encoder)
-        converter.set_transformer_decoder(spec.decoder, model.decoder)
-    except (ValueError, AttributeError) as error:  # AttributeError: the specification lacks a part of the model
-        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
+    if options.get("no_cross_attention"):
+        raise ValueError("Option --no-cross-attention is not supported")
+    spec = converter._get_model_spec(args)  # this checks most options, and the scores tell of the others
+    if embedding is not None:
+        spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
+    # a copy, since the arrays are the parameters, which are quantized and permuted in place
+    model = copy.deepcopy(model)
+    if head.head is not None:
+        move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
+    converter.set_transformer_encoder(spec.encoder, model.encoder)
+    converter.set_transformer_decoder(spec.decoder, model.decoder)
     spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
     if embedding is not None:
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:

@@ -350,6 +350,22 @@ def test_another_model_is_not_written(supervised, tmp_path, monkeypatch, quantiz
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        (["--no-cross-attention"], "no-cross-attention"),
+        (["--cross-self-attention"], "not equivalent"),
+        (["--adaptive-softmax-cutoff", "10,20"], "cannot take"),
+        (["--encoder-normalize-before", "--decoder-normalize-before", "--no-decoder-final-norm"], "layer_norm"),
+    ],
+)
+def test_options_without_a_counterpart_in_ctranslate2_are_refused(corpus, tmp_path, options, named):
+    pytest.importorskip("ctranslate2")
+    with data_error(named, "CTranslate2"):
+        export.export(untrained(corpus / "bin", "transformer", *options), "ctranslate2", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("kind", ["absolute", "relative", "both"])
 def test_positions_in_the_tree_beside_label_embeddings_are_not_lost_in_silence(corpus, tmp_path, kind):
     pytest.importorskip("ctranslate2")
