@@ -118,8 +118,14 @@ def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
 
 def align(weights: Weights, source: PieceText, target: PieceText) -> WordAlignment:
     """A word alignment from attention, [target pieces, source pieces]."""
-    links = word_links(word_weights(weights, source.membership(), target.membership()))
-    return WordAlignment(source.text, target.text, source.words, target.words, links)
+    return align_by_each([weights], source, target)[0]
+
+
+def align_by_each(weights: Iterable[Weights], source: PieceText, target: PieceText) -> list[WordAlignment]:
+    """:func:`align` by each of several attentions between the same texts."""
+    sides = source.membership(), target.membership()
+    links = [word_links(word_weights(of_one, *sides)) for of_one in weights]
+    return [WordAlignment(source.text, target.text, source.words, target.words, of_one) for of_one in links]
 
 
 def word_weights(weights: Weights, source: Weights, target: Weights) -> Weights:

@@ -96,13 +96,15 @@ class BaseTranslator(ABC):
         """Set the search options, ``beam`` and ``nbest``."""
 
     def with_search(self: Translating, **generation: Any) -> Translating:
-        """A translator with the same models and other search options, named as in fairseq-generate.
+        """A translator with the same models and other search options (named as in fairseq-generate) or ``batch_size``.
 
         .. code-block:: python
 
             wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
         """
         other = copy.copy(self)
+        other._input = copy.copy(self._input)  # it holds the sentences of a call, which may run beside the other's
+        other.batch_size = generation.pop("batch_size", self.batch_size)
         other._set_search(generation)
         return other
 

@@ -22,7 +22,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.corpus.words import words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, spell
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
     AlignmentHead,
@@ -181,7 +181,7 @@ class Translator(BaseTranslator):
     def _search(
         self, tokens: list[Any], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        sources, parses = self._input.texts(), self._parses()
+        sources, parses = self._input.texts() if alignments else [], self._parses()
         for batch in self._batches(tokens):
             numbers = batch["id"].tolist()
             limits = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
@@ -269,8 +269,8 @@ class Translator(BaseTranslator):
                 # From the pieces themselves, since some may be <unk> in the dictionary.
                 spelt = [pieces[number][piece] for piece in places_of_pieces(targets[number], dictionary)]
                 target = spell(spelt, self._decode)
-                links = {one: align(weights[place], sources[number], target) for one, weights in by_head.items()}
-                aligned[filled[number]] = links
+                weights = [of_head[place] for of_head in by_head.values()]
+                aligned[filled[number]] = dict(zip(by_head, align_by_each(weights, sources[number], target)))
             bar.update(len(numbers))
         bar.close()
         return aligned

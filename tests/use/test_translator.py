@@ -100,6 +100,30 @@ def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
 
 
 @pytest.mark.slow
+def test_searches_of_one_model_keep_their_sentences_apart(toy, trained, monkeypatch):
+    """Translators of several threads may share a model."""
+    translator, lines = Translator.load(trained, device="cpu"), toy.lines["test"]
+    expected, other, encode = (
+        translator.translations(lines[:2]),
+        translator.with_search(batch_size=1),
+        translator._encode,
+    )
+    assert other.batch_size == 1 < translator.batch_size
+
+    def overtaken(*given):
+        encoded = encode(*given)
+        other.translations(lines[2:5])
+        return encoded
+
+    monkeypatch.setattr(translator, "_encode", overtaken)
+    found = translator.translations(lines[:2])
+    assert [best.pieces for best, *_ in found] == [best.pieces for best, *_ in expected]
+    assert [best.parse.words for best, *_ in found] == [best.parse.words for best, *_ in expected]
+    with data_error("at least 1", option="batch_size"):
+        translator.with_search(batch_size=0)
+
+
+@pytest.mark.slow
 def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsys):
     whole = Translator.load(trained, device="cpu")
     line = next(line for line in toy.lines["test"] if len(line.words) > 4)
