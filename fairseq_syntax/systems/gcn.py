@@ -34,7 +34,7 @@ WORD_STATES = ("mean", "first")
 
 
 class GraphConvolution(nn.Module):
-    """One layer, without the residual connection.
+    """One layer over states of C (``size``) numbers, without the residual connection.
 
     Messages are sent along an edge in both directions, with a matrix for each direction and a bias for each direction
     and label. The edge of a word to itself (the loop) has a matrix and a bias too. In training, edges are dropped with

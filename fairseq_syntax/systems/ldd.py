@@ -53,6 +53,9 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
         root: the group for the root's mass, -1 for none
         groups: L, the number of groups
         best: use the 1-best tree, with 1 in the group of each arc's label
+
+    Returns:
+        factors of size (B, L, T)
     """
     arcs = syntax.tree_arcs if best else syntax.piece_arcs
     word = syntax.word_of_piece
@@ -63,7 +66,11 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
 
 
 def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFactors:
-    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP); the same for all heads."""
+    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP); the same for all heads.
+
+    Returns:
+        factors of size (B, ``heads``, T)
+    """
     arcs = syntax.tree_arcs if best else syntax.piece_arcs
     B, T = syntax.size
     return SparseFactors.of((B, heads, T), arcs.batch, None, arcs.dependent, arcs.head, arcs.prob)

@@ -42,7 +42,12 @@ class Words(NamedTuple):
 
 
 def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> Words:
-    """Find words by the marks of their pieces: whether a symbol begins a word, and whether the next one does, [V]."""
+    """Find words by the marks of their pieces.
+
+    Args:
+        tokens: [B, T] int64
+        starts, ends: [V] bool, whether a symbol begins a word, and whether the next symbol does
+    """
     real = tokens.ne(pad) & tokens.ne(eos)
     after = torch.cat((torch.ones_like(real[:, :1]), ~real[:, :-1] | ends[tokens[:, :-1]]), dim=1)
     begins = real & (starts[tokens] | after)

@@ -44,7 +44,13 @@ def piece_depth(step: Step) -> Tensor:
 
 
 class DepthBuckets:
-    """The buckets of a batch with depths [B, T] int64 of a number of ``levels``, and ``most`` = k; for all layers."""
+    """The buckets of a batch, shared by all layers.
+
+    Args:
+        depth: [B, T] int64
+        levels: the number of depths in the batch
+        most: k
+    """
 
     def __init__(self, depth: Tensor, levels: int, most: int) -> None:
         self._depth, self._most = depth, most

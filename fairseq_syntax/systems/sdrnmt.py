@@ -45,7 +45,7 @@ class UnitConvolution(nn.Module):
     Args:
         embed_dim: the size of word embeddings
         channels: the size of V_U
-        kernel: in words
+        kernel: the width of the convolution in words
         unit_size: the number of places in a unit
     """
 

@@ -61,7 +61,15 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
 
 
 def sinusoids(position: Tensor, dim: int) -> Tensor:
-    """The sinusoidal encoding [B, T, C] of positions [B, T] as in fairseq: sines, then cosines, and 0 if C is odd."""
+    """The sinusoidal encoding as in fairseq: sines, then cosines; if C is odd, the last dimension is 0.
+
+    Args:
+        position: [B, T] int64
+        dim: C, at least 4
+
+    Returns:
+        [B, T, C] float32
+    """
     rate = torch.arange(dim // 2, device=position.device).float().mul(-math.log(10000) / (dim // 2 - 1)).exp()
     angle = position[:, :, None] * rate
     return F.pad(torch.cat((angle.sin(), angle.cos()), dim=2), (0, dim % 2))

@@ -68,7 +68,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         if wrong := [*unexpected, *(name for name in missing if "embed_positions" not in name)]:
             raise KeyError(wrong[0])
     except (KeyError, RuntimeError) as error:  # an option or a parameter that only one of the two has, or its size
-        message = f"transformers has no counterpart of this {options['_name']}: {error}"
+        message = f"transformers has no counterpart of this {options['_name']}: {error.args[0]}"
         raise SyntaxDataError(message, hint=HINT) from error
     model.eval()
 

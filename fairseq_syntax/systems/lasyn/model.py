@@ -123,8 +123,8 @@ class LaSynDecoder(SyntaxTransformerDecoder):
     def target_values(self, target: Tensor, syntax: BatchSyntax) -> Tensor:
         """The latent value of each target piece according to the parse: its word's tag, or value 0 for ``</s>``.
 
-        It is :data:`UNKNOWN` for padding and for tags that did not occur in training. [B, T] int64, as ``target``,
-        whose sentences end in ``</s>``.
+        Both ``target``, whose sentences end in ``</s>``, and the values are [B, T] int64. A value is :data:`UNKNOWN`
+        for padding and for tags that did not occur in training.
         """
         eos = self.dictionary.eos()
         # Label 0 is a missing label, or one that did not occur in training.
