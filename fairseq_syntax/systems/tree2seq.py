@@ -43,7 +43,7 @@ class ChildSumTreeLSTM(nn.Module):
         self.others = Linear(size, 3 * size, bias=False)  # U of i, u, o, applied to the sum over the children
 
     def forward(self, x: Tensor, forest: Forest) -> tuple[Tensor, Tensor]:
-        """The states h and c of all nodes from their inputs ``x``; all are [W, E], in the order of ``forest.by_level``."""
+        """The states h and c of all nodes from their inputs ``x``; all [W, E], in the order of ``forest.by_level``."""
         forget, others = DeferredLinear(self.forget.weight), DeferredLinear(self.others.weight)
         levels = self.input(x).split(forest.level_sizes)
         # For each level, the parents in it of the next level's nodes. The deepest level is followed by an empty one.
