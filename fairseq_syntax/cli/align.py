@@ -24,7 +24,9 @@ ARGUMENTS = [
     MODEL,
     Option("--input FILE", "source sentences: text, or a .conllu file", required=True),
     Option("--translations FILE", "their translations, one per line", required=True),
-    Option("--output FILE", "the links; with character positions if named .jsonl (default: stdout)", default="-"),
+    Option(
+        "--output FILE", "file for the links; with character positions if named .jsonl (default: stdout)", default="-"
+    ),
     Flag("--choose", "choose the head that aligns best on these pairs"),
     Option(
         "--gold FILE",

@@ -42,7 +42,11 @@ ARGUMENTS = [
         required=True,
     ),
     models(required=False),
-    Option("--scores NAME=FILE", "scores of other systems, one number per line in the order of the set", **SEVERAL),
+    Option(
+        "--scores NAME=FILE",
+        "systems scored elsewhere: one number per line, in the order of the set's own score files",
+        **SEVERAL,
+    ),
     Flag("--lower-is-better", "the numbers in --scores are costs"),
     DATA,
     BASELINE,
@@ -53,8 +57,13 @@ ARGUMENTS = [
     ),
     Group(
         "the decision",
-        Choice("--score", "a translation's score from its pieces' log-probabilities; fairseq: mean", "sum", "mean"),
-        Choice("--ties", "how ties count; DistilLingEval: right", "wrong", "right"),
+        Choice(
+            "--score",
+            "how to combine the log-probabilities of the pieces; fairseq and DistilLingEval use mean",
+            "sum",
+            "mean",
+        ),
+        Choice("--ties", "how ties count; DistilLingEval uses right", "wrong", "right"),
     ),
     Option("--max-tokens", "maximum number of tokens per batch", type=positive, default=4000),
     DEVICE,

@@ -24,7 +24,7 @@ ARGUMENTS = [
         Option("--train FILE", "a prefix, two files, or a .tsv file", **SEVERAL),
         Option("--valid FILE", "a prefix, two files, or a .tsv file", **SEVERAL),
         Option("--test [NAME=]FILE", "test sets; with --reader, names of its splits", **SEVERAL, default=[]),
-        Option("--references NAME=N", "references of a test set: FILE, FILE.1, and so on", **PAIRS),
+        Option("--references NAME=N", "number of references of a test set, in FILE, FILE.1, …", **PAIRS),
     ),
     Group(
         "a corpus in its own format",

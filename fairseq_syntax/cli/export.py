@@ -18,7 +18,7 @@ ARGUMENTS = [
     ONE_MODEL,
     Option("--to", "target format", choices=TO, required=True),
     OUTPUT_FOLDER,
-    Option("--quantization", "of CTranslate2's weights (default: none, float32)", choices=QUANTIZATIONS),
+    Option("--quantization", "quantization of CTranslate2's weights (default: none, float32)", choices=QUANTIZATIONS),
     DATA,
     Option("--source-tag TAG", "for multi-task models: the tag that requests a translation", default=""),
 ]

@@ -29,7 +29,10 @@ ARGUMENTS = [
     ),
     Group(
         "parse",
-        Option("--conllu FILE", "parse of one of the files: remove lines without a valid parse"),
+        Option(
+            "--conllu FILE",
+            "parse of one of the files: remove lines without a valid parse; a parse of another text is an error",
+        ),
         Option("--conllu-output FILE", "the remaining parses, renumbered"),
     ),
     Option("--languages CODE", "language of each file (en de), identified by py3langid", **SEVERAL),

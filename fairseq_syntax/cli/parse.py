@@ -78,7 +78,12 @@ ARGUMENTS = [
     Group(
         "lines",
         Option("--max-words", "maximum number of words per sentence", type=positive, default=250),
-        Choice("--long-lines", "sentences over --max-words: parsed in parts, or an error", "split", "error"),
+        Choice(
+            "--long-lines",
+            "sentences over --max-words: parsed in parts, split at punctuation if possible, or an error",
+            "split",
+            "error",
+        ),
     ),
     Group(
         "distributions",

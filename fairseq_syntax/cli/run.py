@@ -57,7 +57,8 @@ ARGUMENTS = [
         "work",
         Option(
             "--workers",
-            "models trained at the same time (default: 1 on a GPU or with --ray, otherwise cores / `threads`)",
+            "number of models trained at the same time (default: 1 on a GPU or with --ray, otherwise one per `threads` "
+            "cores)",
             type=positive,
         ),
         RAY,

@@ -1,6 +1,6 @@
 r"""Score translations, with significance.
 
-Scores are by sacrebleu, nltk and scipy, with tests of systems against a baseline.
+Scores are those of sacrebleu and nltk. Systems are tested against a baseline.
 
     fairseq-syntax score --ref test.de --sys plain=plain.out PASCAL=pascal.1.out,pascal.2.out --metrics bleu chrf \
         --conllu test.en.conllu --by dependency-length
@@ -33,7 +33,9 @@ ARGUMENTS = [
     Option("--metrics", f"default: {' '.join(USUAL)}", **SEVERAL, choices=[*METRICS, DISTINCT_KEY]),
     Option("--lines FILE", "score only lines that are non-empty in this file"),
     Option(
-        "--controls NAME", "the share of each gain due to syntax, by SYSTEM.NAME trained on a control parse", **SEVERAL
+        "--controls NAME",
+        "report how much of each gain is due to syntax: compare SYSTEM with SYSTEM.NAME, trained on a control parse",
+        **SEVERAL,
     ),
     Option("--controls-by PROPERTY", "with --controls: also by intervals of this property, as for --by", **SEVERAL),
     Flag("--lowercase", "compare lowercased text"),

@@ -28,10 +28,11 @@ ARGUMENTS = [
     Option("--input FILE", ".conllu or plain text files; may be .gz", **SEVERAL, required=True),
     Option("--output DIR", "output folder; must not contain the input", required=True),
     OneOf(
-        Option("--model FILE", "segmentation.LANG.json, a sentencepiece model or subword-nmt codes"),
+        Option("--model FILE", "segmentation.LANG.json of an earlier run, a sentencepiece model or subword-nmt codes"),
         Option(
             "--train",
-            "train such a model; words: every word is a piece, and fairseq-preprocess drops rare ones by --nwordssrc",
+            "train a model of this kind; words: every word is a piece, and fairseq-preprocess drops rare ones by "
+            "--nwordssrc and --thresholdsrc",
             choices=("sentencepiece", "subword_nmt", "words"),
         ),
         required=True,

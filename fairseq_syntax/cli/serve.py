@@ -43,11 +43,15 @@ ARGUMENTS = [
         "parser",
         *source_parser("parser for text and tokens; none: accept only CoNLL-U"),
         MISSING_PARSE,
-        Option("--parse-timeout S", "with --missing-parse neutral: seconds to wait for a parse", type=seconds),
+        Option(
+            "--parse-timeout S",
+            "with --missing-parse neutral: seconds to wait for a parse (default: none)",
+            type=seconds,
+        ),
     ),
     Group(
         "limits",
-        Option("--queue", "maximum of waiting translations; others are answered 503", type=positive, default=1024),
+        Option("--queue", "maximum number of waiting translations; more are answered 503", type=positive, default=1024),
         Option("--timeout S", "seconds until a request is answered 504", type=seconds, default=30.0),
         Option("--grace S", "seconds from SIGTERM to exit, nine tenths for answers", type=seconds, default=30.0),
         Option("--max-bytes", "maximum size of a request; others are answered 413", type=positive, default=1 << 20),

@@ -126,8 +126,8 @@ def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
         ("a.tsv", "source\tcorrect\tincorrect\tdistance\nx\ty\tz\t1.5\n", 2, ["'1.5'"]),
         ("a.tsv", "source\tcorrect\tincorrect\n \ty\tz\n", 2, []),
         ("a.tsv", "source\tcorrect\tincorrect\n", None, []),
-        ("a.json", "{", None, ["JSON"]),
-        ("a.json", "{}", None, []),
+        ("a.json", "{", None, ["a.json: Invalid JSON"]),
+        ("a.json", "{}", None, ["a.json: Input should be a valid array, not {}"]),
         ("a.json", '[{"source": "x"}]', None, ["entry 1", "'reference'"]),
         ("a.json", '[{"source": "x", "reference": "y", "errors": [{}]}]', None, ["entry 1", "'errors'"]),
         (

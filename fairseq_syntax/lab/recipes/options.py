@@ -13,7 +13,7 @@ from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import read
 
-_SECTIONS = (("train",), ("size",), ("translate",))
+_SECTIONS = (("size",), ("train",), ("translate",))  # `train` overrides `size`
 
 
 def check_options(plan: Plan) -> None:

@@ -49,8 +49,11 @@ class Work:
 
     def finished(self) -> list[Run]:
         """The runs whose translations exist."""
-        kept = self.kept_runs
-        return [r for r in self.plan.runs if r in kept or all(s.is_done() for s in self.plan.translations(r))]
+
+        def is_finished(run: Run) -> bool:
+            return run in self.kept_runs or all(stage.is_done() for stage in self.plan.translations(run))
+
+        return [run for run in self.plan.runs if is_finished(run)]
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations of the chosen runs, except for runs with stored results."""

@@ -46,7 +46,7 @@ def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
             members["distance"].setdefault(min(item.distance, LONGEST + 1), []).append(number)
     indices = {ALL: {ALL: np.arange(len(contrast.items))}}
     for kind, of in members.items():
-        if len(of) > (kind == "category"):
+        if len(of) > (1 if kind == "category" else 0):  # a single category is all items
             labels = {key: f"> {LONGEST}" if key == LONGEST + 1 else str(key) for key in sorted(of)}
             indices[kind] = {label: np.array(of[key]) for key, label in labels.items()}
     return indices

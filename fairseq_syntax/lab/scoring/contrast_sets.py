@@ -134,9 +134,12 @@ def read_json(name: str, path: str) -> ContrastSet:
     except ValidationError as error:
         problem = error.errors()[0]
         number, *keys = problem["loc"] or (None,)
-        where = "" if number is None else f"entry {int(number) + 1}: "
-        where += " ".join(map(repr, keys)) + f": {problem['msg']}, not {str(problem['input'])[:60]}"
-        raise SyntaxDataError(where, path=path, hint="LingEval97's layout") from None
+        where = [] if number is None else [f"entry {int(number) + 1}"]
+        where += [" ".join(map(repr, keys))] if keys else []  # such as 'errors' 0 'contrastive'
+        message = ": ".join([*where, problem["msg"]])
+        if problem["type"] != "json_invalid":  # of which the input is the whole file
+            message += f", not {str(problem['input'])[:60]}"
+        raise SyntaxDataError(message, path=path, hint="LingEval97's layout") from None
     contrast = ContrastSet(name, [entry.source for entry in entries])
     for source, entry in enumerate(entries):
         correct = contrast.row(source, entry.reference)
