@@ -51,12 +51,18 @@ class SideSyntax:
         Args:
             paths: one for each part that ``tokens`` concatenates
             checksums: of token files by path, if known
+            arcs: whether distributions are needed
+
+        Raises:
+            SyntaxDataError: a store is missing, does not belong to the tokens, or has no distributions
         """
         stores = [SyntaxStore(path) for path in paths]
         parts, repeats = [tokens], [1]
         if isinstance(tokens, ConcatDataset):
             parts, repeats = tokens.datasets, list(map(int, tokens.sample_ratios))
         for store, part in zip(stores, parts):
+            if arcs:
+                store.check_arcs()  # not in the first batch of another split, after an epoch of training
             content = checksums.get(f"{store.path.removesuffix(STORE_SUFFIX)}.bin")
             check_against_tokens(store, np.asarray(part.sizes), labels, content)
         return cls(stores, repeats, arcs=arcs)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -328,6 +329,14 @@ def test_several_stores(tmp_path):
     rng.shuffle(ids)
     for chosen in (ids, [5], [6, 5, 8, 0, 0]):
         check(unpack(side.collate(torch.tensor(chosen))), everything, chosen, True)
+
+
+def test_distributions_are_missed_before_the_first_batch(tmp_path):
+    """Otherwise a validation would end a training after its first epoch, without a checkpoint."""
+    path = tmp_path / "a.arrow"
+    write(path, [sentence(random.Random(5), False)])
+    with data_error("--distributions", path="a.arrow"):
+        SideSyntax.load([str(path)], SimpleNamespace(sizes=[4]), LABELS, {}, True)
 
 
 # -- writing that fails -----------------------------------------------------------------------------------------------

@@ -60,6 +60,12 @@ class SyntaxStore:
         """Whether the store contains the parser's distributions."""
         return self.metadata["arcs"] is not None
 
+    def check_arcs(self) -> None:
+        """Raises SyntaxDataError if the store contains no distributions."""
+        if not self.has_arcs:
+            hint = "parse with --distributions and binarize again"
+            raise SyntaxDataError("the store contains no arcs", path=self.path, hint=hint)
+
     @property
     def labels(self) -> dict[str, list[str]]:
         """The names of label ids by column: ``deprel``, ``upos``, ``xpos``."""
@@ -75,9 +81,8 @@ class SyntaxStore:
         Raises:
             SyntaxDataError: a number is out of range, the store has no arcs, or a chunk is damaged
         """
-        if arcs and not self.has_arcs:
-            hint = "parse with --distributions and binarize again"
-            raise SyntaxDataError("the store contains no arcs", path=self.path, hint=hint)
+        if arcs:
+            self.check_arcs()
         chunk, row = self._locate(ids)
         n_words, numbers = self._lists("words", chunk, row)
         deprel, upos = layout.split_labels(numbers[:, layout.LABELS])
