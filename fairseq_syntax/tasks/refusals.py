@@ -27,6 +27,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         model: the options of the model
         one_dictionary: whether source and target have the same dictionary
     """
+    check_one_shard(cfg)
     # fairseq looks for the default name in --save-dir, and downloads URLs (s3://).
     last = os.path.join(str(cfg.save_dir), "checkpoint_last.pt")
     restored = str(cfg.restore_file) if is_set(cfg.restore_file) else last
@@ -66,6 +67,13 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
     # Outside fairseq's commands, no_save is neither True nor False.
     if cfg.no_save is False and rank in (0, None) and is_set(cfg.save_dir):
         hold_folder(cfg.save_dir)
+
+
+def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError for ``--num-shards`` in training and validation, where fairseq ignores it."""
+    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
+        message = "is an option of fairseq-generate; training and validation share the data among their processes"
+        raise SyntaxDataError(message, option="--num-shards", hint="leave it out")
 
 
 def check_model(cfg: SyntaxTranslationConfig, model: Any) -> None:

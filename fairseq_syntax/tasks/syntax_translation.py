@@ -23,7 +23,14 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
-from fairseq_syntax.tasks.refusals import check_criterion, check_model, check_training, hold_save_dir, is_set
+from fairseq_syntax.tasks.refusals import (
+    check_criterion,
+    check_model,
+    check_one_shard,
+    check_training,
+    hold_save_dir,
+    is_set,
+)
 
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
@@ -193,6 +200,7 @@ class SyntaxTranslationTask(TranslationTask):
         A criterion may have its own order of training batches: its ``epoch_iterator(base)`` replaces the task's
         iterator over epochs.
         """
+        check_one_shard(self.cfg)
         self._criterion_built = True
         criterion = super().build_criterion(cfg)
         check_criterion(criterion, self._model)

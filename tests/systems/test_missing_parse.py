@@ -178,6 +178,14 @@ def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
     assert refused.value.option == "--parse-dropout"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["supervised_head_transformer", "lisa_transformer"])
+def test_dropped_parses_are_nothing_to_a_model_that_reads_none(toy, tmp_path, arch):
+    options = {"arch": arch, "criterion": "supervised_head", "max_epoch": 1}
+    models = [toy_data.train(toy.data, tmp_path / str(p), "--parse-dropout", p, **options)["model"] for p in (0, 0.5)]
+    assert all(torch.equal(parameter, models[1][name]) for name, parameter in models[0].items())
+
+
 class Picky:
     """A parser that fails on some lines, by an error that is not ours."""
 

@@ -27,7 +27,7 @@ def generate(toy, trained, *more) -> str:
     return fairseq("generate", toy.data, "--path", trained, *TASK, "--max-len-b", 9, *more)
 
 
-def test_each_shard_translates_its_part(toy, trained, monkeypatch):
+def test_each_shard_translates_its_part(toy, trained, monkeypatch, tmp_path):
     whole = generated(generate(toy, trained, "--batch-size", 3))
     parts = [generated(generate(toy, trained, "--batch-size", 3, "--num-shards", 2, "--shard-id", i)) for i in (0, 1)]
     assert all(parts) and not set(parts[0]) & set(parts[1]) and parts[0] | parts[1] == whole
@@ -38,6 +38,10 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(SyntaxDataError):
         generate(toy, trained, "--num-shards", 2, "--shard-id", 2)
+    with pytest.raises(SyntaxDataError):
+        fairseq("validate", toy.data, "--path", trained, *TASK, "--valid-subset", "valid", "--num-shards", 2)
+    with pytest.raises(SyntaxDataError):
+        toy_data.train(toy.data, tmp_path, "--num-shards", 2)
 
 
 def test_alignments_of_scored_references_are_those_of_words(toy, trained):
