@@ -1,9 +1,10 @@
-"""Changes to fairseq's processes: several processes without a GPU, several trainings in one."""
+"""Changes to fairseq's processes: several processes without a GPU, several trainings in one, open files."""
 
 from __future__ import annotations
 
 import functools
 import os
+import resource
 import socket
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
+
+OPEN_FILES = 128  # needed for training
 
 
 def install() -> None:
@@ -89,8 +92,23 @@ def _begin_trainings_anew() -> None:
 
     @functools.wraps(verify)
     def verify_checkpoint_directory(save_dir: str) -> None:
+        check_open_files()
         verify(save_dir)
         if hasattr(checkpoint_utils.save_checkpoint, "best"):
             del checkpoint_utils.save_checkpoint.best
 
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def check_open_files() -> None:
+    """Raise the limit of open files as far as the system allows.
+
+    Raises:
+        SyntaxDataError: the limit is so low that a data-loading worker would fail, and training would wait forever
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        message = f"only {hard} files may be open at a time: {OPEN_FILES} are wanted"
+        raise SyntaxDataError(message, hint="ulimit -n 1024")
+    if 0 <= soft < OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, hard))
