@@ -25,6 +25,8 @@ def test_a_text_and_a_list_of_texts(server):
     assert server.translate(q=["ab", "cd"], **ask) == (200, {"translatedText": ["ba", "dc"]})
     form = urlencode({"q": "one two", "source": "en", "target": "de", "api_key": ""}).encode()
     assert server.ask("POST", "/translate", form, FORM) == (200, {"translatedText": "owt eno"})
+    for none in (None, ""):  # as LibreTranslate itself takes it
+        assert server.translate(q="one two", format=none, **ask) == (200, {"translatedText": "owt eno"})
     status, answer = server.translate(q="ab", source="auto", target="de", alternatives=2, format="text")
     assert status == 200 and answer["detectedLanguage"]["language"] == "en" and len(answer["alternatives"]) == 2
     assert server.translate(text="one two")[1]["translations"][0]["text"] == "owt eno", "ours beside it"

@@ -56,11 +56,11 @@ class _Ask(BaseModel):
     q: Annotated[
         list[str],
         Field(min_length=1, max_length=MAX_SENTENCES, fail_fast=True),
-        BeforeValidator(lambda q: listed(q or None)),
+        BeforeValidator(lambda q: listed(q or [])),
     ]
     source: str
     target: str
-    format: Literal["text", "html"] = "text"
+    format: Annotated[Literal["text", "html"], BeforeValidator(lambda form: form or "text")] = "text"
     alternatives: int = Field(0, ge=0, lt=MAX_BEAM)
 
 
