@@ -75,10 +75,10 @@ def why_not_plain(model: Any) -> str | None:
 
 
 def acting_parts(model: SyntaxTransformerModel, besides: EncoderSystem | None = None) -> list[str]:
-    """The names of the systems of the encoder, besides one, and of the decoder that change the model's output."""
+    """The names of the encoder's systems, besides one, that change the model's output; if none does, of the decoder."""
     systems = [system for system in model.encoder.systems.values() if system is not besides]
     acting = [system.name for system in systems if _acts(system, model.encoder)]
-    return acting if _is_of_fairseq(model.decoder) else [*acting, type(model.decoder).__name__]
+    return acting if acting or _is_of_fairseq(model.decoder) else [type(model.decoder).__name__]
 
 
 def _acts(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
