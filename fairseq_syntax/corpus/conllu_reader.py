@@ -134,15 +134,16 @@ class ConlluReader:
             elif not _EMPTY_NODE.match(columns[0]):
                 self.fail(f"id {quoted(columns[0])} where {len(words) + 1} is due", at)
         if not words:
-            self.fail("a sentence without words", sentence.first)
+            first_row = next(place for place, row in enumerate(sentence.rows) if row[:1] != "#")
+            self.fail("a sentence without words", sentence.first + first_row)
         if last_covered >= offset + len(words):
             at, columns = ranges[max(ranges)][1]
             self.fail(f"the range {columns[0]} ends after the sentence", at)
 
         self.add_heads(line, words, offset)
         next_token = offset
-        for index, (at, columns) in enumerate(words, start=offset):
-            _, form, _, upos, xpos, _, _, deprel, _, misc = columns
+        for index, word in enumerate(words, start=offset):
+            at, (_, form, _, upos, xpos, _, _, deprel, _, misc) = word
             line.words.append(form)
             line.upos.append(upos)
             line.xpos.append(xpos)
@@ -150,7 +151,7 @@ class ConlluReader:
             if "Arcs=" in misc:
                 self.add_arcs(line, misc, index, offset, len(words), at)
             if index == next_token:
-                last, surface = ranges.get(index, (index, (at, columns)))
+                last, surface = ranges.get(index, (index, word))
                 self.add_token(line, surface, index, last)
                 next_token = last + 1
         line.sentences.append((offset, offset + len(words)))
@@ -201,12 +202,13 @@ class ConlluReader:
     def add_token(self, line: ParsedLine, row: Row, first: int, last: int) -> None:
         """Add the surface token of words ``first`` to ``last``, with its spacing and number of pieces from MISC."""
         at, columns = row
-        space_after, pieces = True, None
-        for entry in columns[9].split("|"):
+        misc, space_after, pieces = columns[9], True, None
+        for entry in misc.split("|") if misc != "_" else ():
             if entry == "SpaceAfter=No":
                 space_after = False
             elif entry.startswith("Pieces="):
                 pieces = natural(entry[7:])
                 if not pieces:
                     self.fail(f"not a number of pieces: {quoted(entry)}", at)
-        line.tokens.append(Token(columns[1], space_after, first, last, owner(first, last, line.heads), pieces))
+        word = owner(first, last, line.heads) if last > first else first
+        line.tokens.append(Token(columns[1], space_after, first, last, word, pieces))

@@ -25,9 +25,11 @@ class Block(NamedTuple):
 def blocks(rows: Iterable, first: int = 1) -> Iterator[tuple[int, list]]:
     """Split the rows of a file, text or bytes, after blank rows; yields the number of each block's first row."""
     block: list = []
+    tab: Any = None
     for row in rows:
         block.append(row)
-        if is_blank(row):
+        tab = tab or ("\t" if isinstance(row, str) else b"\t")
+        if tab not in row and is_blank(row):  # the first condition, for speed, excludes most rows
             yield first, block
             first, block = first + len(block), []
     if block:
@@ -69,23 +71,28 @@ class LineNumbers:
         """Split rows, text or bytes, that follow ``before`` others, and number their sentences."""
         for first, block in blocks(rows, before + 1):
             number: int | None = None
-            comments = 0
-            for at, row in enumerate(block, first):
-                if row[:1] in ("#", b"#"):
-                    number = self._comment(_text(row), at, number)
-                    comments += 1
-            if len(block) > comments + is_blank(block[-1]):
+            sign: Any = "#" if isinstance(block[0], str) else b"#"
+            comments = [place for place, row in enumerate(block) if row[:1] == sign]
+            for earlier, place in enumerate(comments):
+                # If fewer comments than rows precede a comment, it is below a row of the sentence.
+                number = self._comment(_text(block[place]), first + place, number, within=place > earlier)
+            if len(block) > len(comments) + is_blank(block[-1]):
                 yield Block(self._place(number, first), first, block)
             elif number is None:
                 yield Block(-1, first, block)
             else:
                 self._fail(f"'# line = {number}' has no sentence", first)
 
-    def _comment(self, row: str, at: int, number: int | None) -> int | None:
-        """The 1-based line number of a sentence after a comment in file line ``at``; ``number`` is that before it."""
+    def _comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
+        """The 1-based line number of a sentence after a comment in file line ``at``; ``number`` is that before it.
+
+        ``within``: whether rows of the sentence precede the comment.
+        """
         match = _COMMENT.match(row)
         if match is None:
             return number
+        if within:
+            self._fail(f"{quoted(row)} in the middle of a sentence", at, "a blank line ends a sentence")
         value = natural(match[2])
         if value is None or (value == 0 and match[1] == "line"):
             self._fail(f"not a number of lines: {quoted(row)}", at)

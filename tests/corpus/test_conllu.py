@@ -266,7 +266,7 @@ def test_line_ends_and_the_byte_order_mark_do_not_matter():
         ("# line = 0\n" + rows(0), 1),  # not a number of lines
         ("# line = \n" + rows(0), 1),  # not a number of lines
         ("# line = 3\n\n" + rows(0), 1),  # has no sentence
-        (rows(0).rstrip("\n") + "\n# line = 2\n" + rows(0), 3),  # id '1' where 2 is due
+        (rows(0).rstrip("\n") + "\n# line = 2\n" + rows(0), 2),  # in the middle of a sentence
         ("# lines = 1\n# line = 2\n" + rows(0), 1),  # of line 2, but the text has 1 lines
         (rows(0, 1, misc="Arcs=3:dep:0.5"), 1),  # leaves the sentence
         (rows(0, misc="Arcs=1:dep:0.5"), 1),  # leaves the sentence or is a loop
