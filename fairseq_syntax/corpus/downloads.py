@@ -8,7 +8,6 @@ import http.client
 import io
 import lzma
 import os
-import shutil
 import sys
 import tarfile
 import urllib.error
@@ -51,7 +50,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
     ``sha256:HEX`` or ``md5:HEX``.
 
     Raises:
-        SyntaxDataError: the download fails or is incomplete, the file is damaged or a different one, or the disk full
+        SyntaxDataError: the download fails or is incomplete, the file is damaged or another one, or the disk is full
     """
     partial = path.with_name(path.name + ".part")
     begin = partial.stat().st_size if partial.exists() else 0
@@ -61,8 +60,8 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
             # A server without support for ranges sends the whole file, with status 200.
             resumed = begin > 0 and response.status == 206
             length = response.headers.get("Content-Length")
-            with open(partial, "ab" if resumed else "wb") as file:
-                shutil.copyfileobj(response, file, 1 << 20)
+            with as_data_error(partial), open(partial, "ab" if resumed else "wb") as file:
+                file.writelines(_received(response, url))
             due = None if length is None else int(length) + (begin if resumed else 0)
             if due is not None and partial.stat().st_size != due:
                 message = f"was cut off: {partial.stat().st_size} of {due} bytes"
@@ -91,6 +90,15 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
         partial.unlink(missing_ok=True)
         raise
     partial.rename(path)
+
+
+def _received(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+    """Yield the blocks of a response; network errors, which are OSErrors too, must not look like disk errors."""
+    try:
+        while block := response.read(1 << 20):
+            yield block
+    except OSError as error:
+        raise _not_fetched(url, error) from error
 
 
 def _not_fetched(url: str, error: Exception) -> SyntaxDataError:

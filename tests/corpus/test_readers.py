@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 from data_errors import data_error
+from full_disk import files_no_larger_than
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -545,6 +546,12 @@ def test_a_lost_connection_is_no_fault_of_the_disk(tmp_path, site, monkeypatch):
     site.files["file"] = b"a"
     monkeypatch.setattr(http.client.HTTPResponse, "read", read)
     with data_error("reset", path=f"{site.url}/file"):
+        downloads.fetch(f"{site.url}/file", tmp_path / "file")
+
+
+def test_a_full_disk_is_no_fault_of_the_network(tmp_path, site):
+    site.files["file"] = bytes(5000)
+    with files_no_larger_than(1000), data_error("room", path="file.part"):
         downloads.fetch(f"{site.url}/file", tmp_path / "file")
 
 
