@@ -12,8 +12,8 @@ subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of th
 words           ``house``                    ``￭house``
 ==============  ===========================  =================================================================
 
-Text that contains these marks is escaped. A piece that looks like a
-special symbol of a fairseq dictionary, such as ``</s>``, is split in two.
+Text that contains these marks is escaped. A piece that looks like a special symbol of a fairseq dictionary, such as
+``</s>``, is split in two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import io
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -170,10 +170,9 @@ class Segmenter(ABC):
             spans = words_of(text)
             words = [text[start:end] for start, end in spans]
             spaces = [True, *(a[1] < b[0] for a, b in pairwise(spans))]
-        else:
-            words = text.split()
-            spaces = [True] * len(words)
-        return list(chain.from_iterable(self.encode_words(words, spaces[: len(words)])))
+            return list(chain.from_iterable(self.encode_words(words, spaces[: len(words)])))
+        cache = self._cache  # not by encode_words, which copies each word's pieces
+        return [piece for word in text.split() for piece in cache.get((word, True)) or self._pieces(word, True)]
 
     @abstractmethod
     def decode(self, pieces: str | Iterable[str]) -> str:
@@ -235,7 +234,7 @@ class SentencePieceSegmenter(Segmenter):
         if sum(name.endswith(SPACE_MARK) for name in marked) > sum(name.startswith(SPACE_MARK) for name in marked):
             message = "the sentencepiece model marks the end of words (treat_whitespace_as_suffix), not their beginning"
             raise SyntaxDataError(message, hint="train it without that option")
-        self._byte_pieces = {name for i, name in enumerate(names) if self._processor.is_byte(i)}
+        self._byte_of = {name: int(name[3:5], 16) for i, name in enumerate(names) if self._processor.is_byte(i)}
 
     def _encode(self, text: str, space: bool) -> list[str]:
         escaped = escape_sentencepiece(text)
@@ -247,9 +246,17 @@ class SentencePieceSegmenter(Segmenter):
         if isinstance(pieces, str):
             # without any mark, fairseq's --remove-bpe sentencepiece has already restored the text
             pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
-        runs = groupby(pieces, key=self._byte_pieces.__contains__)
-        text = "".join(self._processor.decode(list(run)) if is_bytes else "".join(run) for is_bytes, run in runs)
-        return unescape(text.replace(SPACE_MARK, " ").strip(" "))
+        if self._byte_of:
+            pieces = self._without_bytes(pieces)
+        return unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
+
+    def _without_bytes(self, pieces: Iterable[str]) -> Iterator[str]:
+        """The pieces, with the text of each run of byte pieces in their place."""
+        for is_bytes, run in groupby(pieces, key=self._byte_of.__contains__):
+            if is_bytes:
+                yield bytes(self._byte_of[piece] for piece in run).decode("utf-8", errors="replace")
+            else:
+                yield from run
 
 
 class SubwordNmtSegmenter(Segmenter):
@@ -263,7 +270,10 @@ class SubwordNmtSegmenter(Segmenter):
 
         super().__init__(model, about)
         text = model.decode("utf-8")
-        for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
+        lines = text.rstrip("\n").split("\n")
+        if lines[0].startswith("#version:") and len(lines) == 1:
+            lines.append("")  # without merges
+        for number, line in enumerate(lines, start=1):
             form = _CODES_VERSION if number == 1 and line.startswith("#version:") else _MERGE
             if not form.match(line.strip("\r\n ")):  # subword-nmt itself would exit
                 raise SyntaxDataError("not byte-pair codes of subword-nmt, version 0.1 or 0.2", line=number)

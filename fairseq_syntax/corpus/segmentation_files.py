@@ -145,6 +145,8 @@ def segment_file(
             raise SyntaxDataError("is empty", path=path)
         for note in notes:
             segmenter.altered.update(note["altered"])
+        if len(outputs) == 1:
+            _parse_beside(outputs[0]).unlink(missing_ok=True)  # only now, so that it stays if the input is refused
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
             if len(files) == 2:
@@ -157,8 +159,8 @@ def segment_file(
         Spacing(counts.pop("marks"), counts.pop("joined")).warn(path)
         return segmenter.note | counts
 
-    if len(outputs) == 1:
-        _remove_stale_parse(outputs[0])
+    if len(outputs) == 1 and (overwrite or step.record() is None):
+        _check_parse_beside(step)
     note, was_done = map_parts(
         step,
         with_spans(parts_of(path, PART_LINES)),
@@ -175,19 +177,22 @@ def segment_file(
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 
-def _remove_stale_parse(pieces: Path) -> None:
-    """Remove the parse of earlier pieces under the same name, which new pieces of a text invalidate.
+def _parse_beside(pieces: Path) -> Path:
+    return pieces.with_name(f"{pieces.name}.conllu")
 
-    Raises:
-        SyntaxDataError: the parse was not written with the pieces
+
+def _check_parse_beside(step: Step) -> None:
+    """Raise SyntaxDataError if a parse that was not written with earlier pieces has the name of their parse.
+
+    New pieces of a text invalidate the parse of earlier ones, which is removed with them.
     """
-    parse = pieces.with_name(f"{pieces.name}.conllu")
-    if not parse.exists():
-        return
-    if parse.name not in ((read_record(pieces) or {}).get("outputs") or {}):
+    pieces = step.outputs[0]
+    parse, record = _parse_beside(pieces), read_record(pieces) or {}
+    outputs = record.get("outputs")
+    was_killed = outputs is None and record.get("made_from") == step.made_from  # before it removed the parse
+    if parse.exists() and not was_killed and parse.name not in (outputs or {}):
         message = f"would be taken for the parse of {pieces.name}, and is not of its pieces"
         raise SyntaxDataError(message, path=parse, hint="give it to --input, move it away, or give another --output")
-    parse.unlink()
 
 
 def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:

@@ -86,7 +86,8 @@ def read_words(files: Iterable[str | os.PathLike[str]], max_lines: int = 0, seed
         parts = reservoir(filter(_has_words, parts), max_lines, random.Random(seed))
     for line in chain.from_iterable(part.lines() for part in parts):
         if isinstance(line, str):
-            words, spaces = line.split(), [True] * len(line.split())
+            words = line.split()
+            spaces = [True] * len(words)
         else:
             words, spaces = [token.form for token in line.tokens], spaces_before(line.tokens)
         if words:

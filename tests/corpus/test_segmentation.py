@@ -24,6 +24,7 @@ from fairseq_syntax.corpus.segmentation import (
     JOINER,
     SPACE_MARK,
     SentencePieceSegmenter,
+    SubwordNmtSegmenter,
     load_segmenter,
     spaces_before,
 )
@@ -306,6 +307,9 @@ def test_unfit_models_are_errors(segmenters, tmp_path):
         (tmp_path / name).write_bytes(content)
         with data_error(path=name):
             load_segmenter(tmp_path / name)
+    for codes in (b"", b"#version: 0.2\n"):  # at which subword-nmt would end the process
+        with data_error("subword-nmt"):
+            SubwordNmtSegmenter(codes)
     (tmp_path / "segmentation.en.model").write_bytes(segmenters["unigram"].model[:-5])
     with data_error(path="segmentation.en.model"):
         load_segmenter(path)
@@ -627,8 +631,23 @@ def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):
     own.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
     run_segment(*train, "--input", own)
     assert parse.exists()
+    damaged = tmp_path / "damaged" / corpus.name
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"not UTF-8: \xff")
+    with data_error(path=corpus.name, line=1):
+        run_segment(*train, "--input", damaged)
+    assert parse.exists(), "the pieces that were there are still there"
     run_segment(*train, "--input", corpus)
     assert not parse.exists(), "it was of the pieces that were there"
+    parse.write_text("hours of work", encoding="utf-8")
+    with data_error(f"{parse.name}", f"{corpus.name}", path="train.en.conllu"):
+        run_segment(*train, "--input", corpus, "--overwrite")
+    assert parse.read_text("utf-8") == "hours of work"
+
+
+def test_bytes_that_are_no_character_are_one_replacement(segmenters):
+    segmenter = segmenters["bytes"]
+    assert segmenter.decode(["▁a", "<0xE4>", "<0xB8>", "b", "<0xE4>", "<0xB8>", "<0xAD>"]) == "a\ufffdb中"
 
 
 def test_text_that_fairseq_has_joined_already_is_left_as_it_is(corpus):
