@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import KINDS, shown
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
@@ -101,6 +102,8 @@ def main(args: argparse.Namespace) -> int:
     recipe = load(path, changes)
     recipe = smoke(recipe) if args.smoke else recipe
     work = Work(Plan(recipe, path, args.output and Path(args.output).absolute()), args.only, args.seeds, args.to)
+    if args.keep and work.kept_file is None:
+        raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
     if args.dry_run:
         check_options(work.plan)
         print("\n".join(typed(work.all_stages(), work.variables)))
@@ -127,15 +130,15 @@ def main(args: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: fix the errors shown in the logs and rerun the same command; finished steps are kept")
-    results = work.results() if args.to == "report" else None
-    if results is not None and (results.reports or not failed):
+    results = work.results()
+    if args.keep and results.facts:
+        finished(work.keep(results), "the results that are kept")
+    if args.to == "report" and (results.reports or not failed):
         markdown, page = write_report(work.plan, results)
         for section in report(work.plan, results):
             if section.title.startswith("Scores"):
                 tables = [block.render() for block in section.blocks if isinstance(block, Table)]
                 print("\n" + "\n\n".join(tables) + "\n")
-        if args.keep:
-            finished(work.keep(results), "the results that are kept")
         finished(markdown, "the report")
         finished(page, "the same, for a browser", "" if failed else _translate_command(work))
     return 1 if failed else 0

@@ -20,6 +20,7 @@ from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
@@ -163,6 +164,9 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
 def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(recipe):
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
+    # Translations are kept also where the scores are not asked for.
+    assert command(["run", str(recipe), "--set", "kept=kept.jsonl.gz", "--to", "translate", "--keep"]) == 0
+    assert Kept.read(recipe.parent / "kept.jsonl.gz").runs.keys() == {str(run) for run in work.plan.runs}
     work.keep(results)
     for output in (work.plan.folder / "outputs").rglob("*.out"):
         output.write_text("a man\n" * 40)

@@ -150,9 +150,8 @@ class Work:
         return {"seconds": seconds, "commands": commands, "values": values}
 
     def keep(self, results: Results) -> Path:
-        """Add results to the recipe's file of stored results. Raises SyntaxDataError if the recipe names no file."""
-        if self.kept_file is None:
-            raise SyntaxDataError("the recipe has no `kept`", path=self.plan.path, hint="kept: results.jsonl.gz")
+        """Add results to the recipe's file of stored results, which the recipe must name."""
+        assert self.kept_file is not None, "the recipe has no `kept`"
         kept = Kept(environments=list(results.environments))
         for run, facts in results.facts.items():
             if run in self.kept_runs:
