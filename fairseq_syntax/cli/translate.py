@@ -5,12 +5,14 @@ Text is parsed if the model needs a parse, segmented, translated and detokenized
     fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de
 """
 
+from __future__ import annotations
+
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
 from fairseq_syntax.cli.command import Command, Option
@@ -20,6 +22,9 @@ from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
 from fairseq_syntax.runtime.files import check_output
 from fairseq_syntax.runtime.named_files import files_of
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.sentences import Sentence
 
 ARGUMENTS = [
     MODEL,
@@ -39,7 +44,7 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "use", ARGUMENTS, step=1, needs_fairseq=True)
 
 
-def prompted(lines: Iterator[Any], prompt: str) -> Iterator[Any]:
+def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
     """Yield lines of interactive input, with a prompt on stderr."""
     print(prompt, end="", file=sys.stderr, flush=True)
     for line in lines:

@@ -49,7 +49,10 @@ def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class Runner:
-    """Runs stages, at most ``jobs`` at a time, here or on a cluster; their logs are in the result folder."""
+    """Runs stages, at most ``jobs`` at a time, here or on a cluster.
+
+    Their logs are in the result folder, and their commands have the environment ``variables``.
+    """
 
     def __init__(
         self, folder: Path, jobs: int = 1, variables: Mapping[str, str] | None = None, cluster: RayWorkers | None = None

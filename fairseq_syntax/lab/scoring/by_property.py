@@ -33,9 +33,10 @@ def by_length(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> dict[str, Any]:
-    """Corpus BLEU of the sentences in each interval of length, (0, w], (w, 2w], …, as in the papers' figures.
+    """Corpus BLEU of the sentences in each interval of length, as in the papers' figures.
 
-    The length is the number of tokens of the source, if given, otherwise of the first reference, by BLEU's tokenizer.
+    The intervals are (0, w], (w, 2w], …, of the ``width`` w in tokens. The length is the number of tokens of the
+    source, if given, otherwise of the first reference, by BLEU's tokenizer.
 
     Returns:
         ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;

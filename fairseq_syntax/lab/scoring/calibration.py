@@ -141,8 +141,8 @@ def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[tupl
     """(mean probability, accuracy, count) of each non-empty bin of equal width; the arguments are [n]."""
     # A probability of 1 belongs to the last bin rather than to another one.
     index = np.minimum((confidence * bins).astype(int), bins - 1)
-    members = [index == b for b in np.unique(index)]
-    return [(float(confidence[bin].mean()), float(correct[bin].mean()), int(bin.sum())) for bin in members]
+    members = [index == number for number in np.unique(index)]
+    return [(float(confidence[of].mean()), float(correct[of].mean()), int(of.sum())) for of in members]
 
 
 def calibration_error(confidence: Floats, correct: Bools, bins: int = 10) -> float:

@@ -95,5 +95,5 @@ def check_parallel(files: Sequence[tuple[str, int]]) -> int:
     for path, lines in files[1:]:
         if lines != count:
             message = f"{lines} lines, but {first} has {count}"
-            raise SyntaxDataError(message, path=path, hint="they must be translations of one test set")
+            raise SyntaxDataError(message, path=path, hint="they must have the same sentences in the same order")
     return count

@@ -30,7 +30,9 @@ class Table:
 
         def line(row: list[str]) -> str:
             spaces = [" " * (width - _width(cell)) for cell, width in zip(row, widths)]
-            return "  ".join([row[0] + spaces[0], *map(str.__add__, spaces[1:], row[1:])]).rstrip()
+            cells = [space + cell for cell, space in zip(row, spaces)]
+            cells[0] = row[0] + spaces[0]  # names are on the left, numbers on the right
+            return "  ".join(cells).rstrip()
 
         rule = "  ".join("-" * width for width in widths)
         return "\n".join([self.title, line(self.header), rule, *map(line, self.rows), *self.notes])
