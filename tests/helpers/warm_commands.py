@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 _COMMAND = """#!{python} -ES
@@ -111,7 +112,12 @@ def warm_commands(folder: Path, names: Sequence[str] = NAMES) -> Iterator[Path]:
     for name in (*names, "python"):
         (commands / name).write_text(command, encoding="utf-8")
         (commands / name).chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)
+    # The package under test, rather than one installed from another checkout, whose options may be others.
+    package = find_spec("fairseq_syntax")
+    assert package and package.origin
+    paths = [str(Path(package.origin).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    server = subprocess.Popen([sys.executable, __file__, address], env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout and server.stdout.readline() == "ready\n"
         yield commands
