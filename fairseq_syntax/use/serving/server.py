@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import logging
+import os
 import socket
+import threading
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+
+logger = logging.getLogger(__name__)
 
 HEADERS = [  # sent with every answer
     ("x-content-type-options", "nosniff"),
@@ -15,13 +21,36 @@ HEADERS = [  # sent with every answer
 ]
 
 
-def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[uvicorn.Server, socket.socket]:
+class Server(uvicorn.Server):
+    """A uvicorn server that ends within the grace period, even if work without steps (such as parsing) goes on."""
+
+    def __init__(self, config: uvicorn.Config, grace: float) -> None:
+        super().__init__(config)
+        self._hard_end = threading.Timer(grace, _end_now, [grace])
+        self._hard_end.daemon = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self._hard_end.start()
+        super().handle_exit(sig, frame)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run(sockets)
+        self._hard_end.cancel()
+
+
+def _end_now(grace: float) -> None:
+    logger.error("work has not finished after %g seconds; the server ends anyway", grace)
+    os._exit(1)
+
+
+def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[Server, socket.socket]:
     """Create a server that is not running yet, and its listening socket, to which clients can already connect.
 
     Args:
         host, port: the address to listen on; port 0 chooses a free port
         grace: seconds for stopping. Open requests have nine tenths of them; then they are cancelled, and searches end
-            at their next step.
+            at their next step. If work is still running after them, the process exits.
     """
     config = uvicorn.Config(
         app,
@@ -37,7 +66,7 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
     )
     listening = config.bind_socket()  # where that is impossible, uvicorn says why and exits
     listening.listen(config.backlog)
-    return uvicorn.Server(config), listening
+    return Server(config, grace), listening
 
 
 def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
