@@ -103,6 +103,12 @@ class DataDirectory:
         is_there = os.path.exists(labels_path(self.path, self.langs[side]))
         return self.inventory(side).parsed_with if is_there else None
 
+    def splits(self) -> list[str]:
+        """The names of the splits with token datasets."""
+        source, target = self.langs.values()
+        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
+        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
+
     def store_path(self, split: str, side: str) -> str:
         """The store of a side of a split; data of the opposite direction are used too, as in fairseq."""
         (source, target), lang = self.langs.values(), self.langs[side]

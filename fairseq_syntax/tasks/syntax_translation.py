@@ -122,14 +122,25 @@ class SyntaxTranslationTask(TranslationTask):
         return ParseOrigins(self.directory.parsed_with("source"))
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split as fairseq does, with the syntax that the model and the criterion need."""
+        """Load a split as fairseq does, with the syntax that the model and the criterion need.
+
+        Raises:
+            SyntaxDataError: there is no such split, or needed syntax is missing or does not belong to the tokens
+        """
         # With several parts, fairseq's default of −1 would give a dataset of negative length.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
         directory = self._directory(paths[(epoch - 1) % len(paths)])  # in fairseq's order
         checksums = directory.check_files(split, combine=combine)
-        super().load_dataset(split, epoch, combine, **kwargs)
+        try:
+            super().load_dataset(split, epoch, combine, **kwargs)
+        except FileNotFoundError as error:
+            if not str(error).startswith("Dataset not found"):  # fairseq's error for a missing split
+                raise
+            splits = ", ".join(directory.splits()) or "none"
+            hint = f"the folder has these splits: {splits}"
+            raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
         for side, lang in directory.langs.items():
             path = dictionary_path(directory.path, lang)
             if directory.path != self.data_dir and os.path.exists(path):
