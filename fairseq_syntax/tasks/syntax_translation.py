@@ -138,8 +138,10 @@ class SyntaxTranslationTask(TranslationTask):
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):  # fairseq's error for a missing split
                 raise
-            splits = ", ".join(directory.splits()) or "none"
-            hint = f"the folder has these splits: {splits}"
+            splits = directory.splits()
+            hint = f"the folder has these splits: {', '.join(splits) or 'none'}"
+            if split in splits:
+                hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; without the option, fairseq sees its kind"
             raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
         for side, lang in directory.langs.items():
             path = dictionary_path(directory.path, lang)

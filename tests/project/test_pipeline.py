@@ -540,7 +540,7 @@ def batches(task, split: str = "train", **options):
 
 def test_a_split_that_is_not_there(data):
     rename(data, "valid", "train1")
-    with pytest.raises(FileNotFoundError, match="nope"):
+    with data_error("nope", "train1", path="data"):
         the_task(data).load_dataset("nope")
 
 

@@ -158,8 +158,9 @@ def test_bleu_of_nothing_is_0(toy, tmp_path):
 def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     with pytest.raises(AssertionError, match="max_tokens"):  # fairseq's own, which commands show as one line
         toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
-    with pytest.raises(FileNotFoundError, match="Dataset not found"):
+    with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
+    assert "--dataset-impl" in error.value.hint
     with pytest.raises(SyntaxDataError):
         generate(toy, trained, "--print-step")
     with pytest.raises(SyntaxDataError):
