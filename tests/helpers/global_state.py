@@ -27,6 +27,7 @@ AT_FIRST_USE = {
     "variable PYTHONWARNINGS",
     "variable RAY_task_oom_retries",
     f"signal {signal.SIGTERM.value}",  # Ray's
+    f"signal {signal.SIGALRM.value}",  # the time limit of a test
     "exception hook",
     "variable TORCHINDUCTOR_CACHE_DIR",
     "module fairseq.optim.adam.Adam.step",

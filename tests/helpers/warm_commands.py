@@ -92,7 +92,10 @@ def _serve(address: str) -> None:
         sys.executable = str(Path(address).with_name("commands") / "python")
         message, streams, *_ = socket.recv_fds(connection, 1 << 16, 3)
         while not message.endswith(b"\n"):
-            message += connection.recv(1 << 16)
+            more = connection.recv(1 << 16)
+            if not more:
+                os._exit(1)  # whoever asked was killed meanwhile
+            message += more
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
