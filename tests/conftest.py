@@ -11,6 +11,7 @@ from global_state import changes, global_state, start_from_one_seed
 
 import emulated_cuda
 import fairseq_syntax
+from fairseq_syntax.runtime.console import lock_bars_per_process
 
 REAL_KERNELS = "needs a real GPU's kernels"
 
@@ -57,6 +58,8 @@ def pytest_collection_modifyitems(items):
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 import_module("fairseq_cli.validate").reset_logging = lambda: None  # it takes pytest's handlers away
+
+lock_bars_per_process()  # tests kill forks of this process
 
 # A loader of batches that Python's collector of cycles finds cannot tell its workers to end: it waits for five seconds,
 # and then it kills them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -46,6 +47,16 @@ def progress(
         dynamic_ncols=True,
         disable=True if quiet else None,  # None: unless stderr is a terminal
     )
+
+
+def lock_bars_per_process() -> None:
+    """Let the progress bars of this process, and of its forks, wait for no other process.
+
+    tqdm's lock is shared by all forks of a process. If one is killed while it holds the lock, the others wait forever.
+    """
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())
 
 
 _of_the_part: ContextVar[Callable[[float], None] | None] = ContextVar("of_the_part", default=None)

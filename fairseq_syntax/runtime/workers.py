@@ -14,6 +14,7 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import lock_bars_per_process
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -133,6 +134,7 @@ def _start_worker(work: Callable[[Any], Any], ends: connection.Connection) -> No
     """Prepare a worker process: store its function, and end the process when its parent ends or requests it."""
     global _work
     _work = work
+    lock_bars_per_process()
     parent = parent_process()
     if parent is not None:
         # A killed parent cannot notify its workers, which would wait for work forever.

@@ -75,6 +75,7 @@ def _serve(address: str) -> None:
     # as PyTorch does where an optimizer is made, and what most commands import at once or later
     for name in ("torch._dynamo", "hydra.experimental", "omegaconf.grammar_parser", "sentencepiece", "sacrebleu"):
         import_module(name)
+    import_module("fairseq_syntax.runtime.console").lock_bars_per_process()  # tests kill commands
     gc.freeze()  # Python's collector in a command writes to no memory that it shares with this process
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)

@@ -306,6 +306,32 @@ def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
         list(in_workers(_square, [1, -2, 3], workers=2))
 
 
+def test_a_killed_worker_leaves_progress_bars_to_the_others():
+    """tqdm has one lock for a process and all its forks."""
+    program = """
+        import os, signal
+        from tqdm import tqdm
+        from fairseq_syntax.errors import SyntaxDataError
+        from fairseq_syntax.runtime.workers import in_workers
+
+        def work(number):
+            with tqdm.get_lock():
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        tqdm(disable=True)
+        try:
+            list(in_workers(work, range(9), workers=2))
+        except SyntaxDataError:
+            tqdm(disable=True)
+            print("goes on")
+    """
+    process = run(program, stdout=subprocess.PIPE)
+    try:
+        assert process.communicate(timeout=100)[0] == b"goes on\n"
+    finally:
+        process.kill()
+
+
 class _BadModel:
     """Fails where it is first used, as a model that cannot be loaded."""
 
