@@ -56,15 +56,15 @@ class Browser:
         if self._session and not method.startswith("Target."):
             message["sessionId"] = self._session
         os.write(self._in, json.dumps(message).encode() + b"\0")
+        end = time.time() + 120  # in all: a page that goes on reporting events may yet never answer
         while True:
-            answer = self._receive()
+            answer = self._receive(end)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def _receive(self, seconds: float = 120.0) -> dict:
-        end = time.time() + seconds
+    def _receive(self, end: float) -> dict:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._out], [], [], max(0.0, end - time.time()))
             chunk = os.read(self._out, 1 << 16) if ready else b""
