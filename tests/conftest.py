@@ -13,16 +13,12 @@ import emulated_cuda
 import fairseq_syntax
 from fairseq_syntax.runtime.console import lock_bars_per_process
 
-REAL_KERNELS = "needs a real GPU's kernels"
-
 
 def why_no_gpu(markers: set[str]) -> str | None:
     """Why a test with these markers cannot run here."""
     if "emulated_gpu" in markers and not emulated_cuda.installed():
         why = "this PyTorch has a GPU of its own" if torch.cuda.is_available() else None
         return why or _plugin_reason() or "tests of the emulated device: make gpu-emulated"
-    if "real_gpu" in markers and (emulated_cuda.installed() or not torch.cuda.is_available()):
-        return REAL_KERNELS
     if "gpu" in markers and not torch.cuda.is_available():
         return _plugin_reason() or "no GPU; make gpu-emulated runs it on an emulated one"
     return None
@@ -39,14 +35,6 @@ def pytest_runtest_setup(item):
     if why:
         pytest.skip(why)
     start_from_one_seed()
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Say how many tests nothing but a real GPU could run."""
-    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
-    count = sum(why[2].endswith(REAL_KERNELS) for why in skipped if isinstance(why, tuple))
-    if count:
-        terminalreporter.write_line(f"{count} tests were skipped because each {REAL_KERNELS}")
 
 
 def pytest_collection_modifyitems(items):
