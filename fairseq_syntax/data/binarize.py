@@ -25,8 +25,7 @@ from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
-from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
-from fairseq_syntax.data.stored_sentence import to_stored
+from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import count_raw_lines, errors_in, file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step, read_record

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
-from fairseq_syntax.data.labels import LabelInventory
-from fairseq_syntax.data.stored_sentence import to_stored
+from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers

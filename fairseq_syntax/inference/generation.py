@@ -21,8 +21,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
 from fairseq_syntax.inference.alignment_head import Aligner, default_head, read_head
 from fairseq_syntax.inference.spelling import decoder, pieces_of
-from fairseq_syntax.model.search import SEARCHES
-from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.model.task import SEARCHES, SyntaxTask
 from fairseq_syntax.runtime.files import read_lines
 
 _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text

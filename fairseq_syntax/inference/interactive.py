@@ -24,9 +24,8 @@ from fairseq_syntax.corpus.segmentation import spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
-from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.packing import PackedSyntax
-from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.sentences import Sentence, is_empty, is_parsed, is_row_of_block, unparsed

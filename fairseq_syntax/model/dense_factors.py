@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
-from fairseq_syntax.model.precision import full_precision
+from fairseq_syntax.model.devices import full_precision
 
 
 class FactorTerm(ScoreTerm):

@@ -1,14 +1,29 @@
-"""The sizes from which one form of a computation is faster than another, by kind of device.
+"""What depends on the device of a tensor: mixed precision, and which form of a computation is the faster one.
 
-The values for CPUs were measured on one core in float32. Those for GPUs are estimated from kernel counts (docs/gpus.md)
-or guessed, until ``make gpu`` has been run on one.
+The thresholds for CPUs were measured on one core in float32. Those for GPUs are estimated from kernel counts
+(docs/gpus.md) or guessed, until ``make gpu`` has been run on one.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+
+def autocast_dtype(like: Tensor) -> torch.dtype | None:
+    """The dtype of automatic mixed precision on the device of ``like``; None if it is disabled."""
+    device = like.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else None
+
+
+def full_precision(like: Tensor) -> AbstractContextManager:
+    """A context without automatic mixed precision on the device of ``like``."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_syntax.model.precision import autocast_dtype
+from fairseq_syntax.model.devices import autocast_dtype
 
 # The factors of each step's gradient, left' right. By step, so that a second backward pass does not add them twice.
 Log = dict[object, tuple[Tensor, Tensor]]

@@ -9,11 +9,11 @@ import torch
 from fairseq.models.lstm import Linear
 from torch import Tensor, nn
 
+from fairseq_syntax.model.devices import full_precision
 from fairseq_syntax.model.heads import HeadLoss
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import GlobalAttention, PaddedMemory
 from fairseq_syntax.model.options import SystemConfig, option
-from fairseq_syntax.model.precision import full_precision
 
 
 @dataclass

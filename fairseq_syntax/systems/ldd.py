@@ -19,12 +19,12 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.dense_factors import FactorTerm
+from fairseq_syntax.model.devices import thresholds
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import REMEMBERED_TEXTS, SystemConfig, layer_numbers, option
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
 if TYPE_CHECKING:

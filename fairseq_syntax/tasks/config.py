@@ -11,7 +11,7 @@ from omegaconf import II
 
 from fairseq_syntax import systems  # noqa: F401  (their searches add options to the task)
 from fairseq_syntax.model.options import option
-from fairseq_syntax.model.search import SEARCHES
+from fairseq_syntax.model.task import SEARCHES
 
 
 @dataclass

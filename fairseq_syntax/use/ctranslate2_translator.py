@@ -12,8 +12,7 @@ import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
-from fairseq_syntax.data.labels import LabelInventory
-from fairseq_syntax.data.stored_sentence import to_stored
+from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput

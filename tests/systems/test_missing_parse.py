@@ -12,10 +12,9 @@ from data_errors import data_error
 from random_parses import random_tree
 from untrained import untrained
 
-from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.data.parse_dropout import uniform
-from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.sentences import unparsed
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask

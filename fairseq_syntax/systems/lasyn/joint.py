@@ -8,7 +8,7 @@ import torch
 from fairseq.search import BeamSearch
 from torch import Tensor
 
-from fairseq_syntax.model.thresholds import thresholds
+from fairseq_syntax.model.devices import thresholds
 
 PARTS = 8  # the number of lines into which a row is folded
 

@@ -12,8 +12,7 @@ from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import option
-from fairseq_syntax.model.search import Generator, SystemSearch, register_search
-from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.model.task import Generator, SyntaxTask, SystemSearch, register_search
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates, tag_string
 

@@ -26,8 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_syntax.model.precision import full_precision
-from fairseq_syntax.model.thresholds import thresholds
+from fairseq_syntax.model.devices import full_precision, thresholds
 
 # Products below this are recomputed. Each term lost by underflow is below 1.2e-38, so with fewer than a million words
 # the lost terms are less than 2e-7 of any product above it.

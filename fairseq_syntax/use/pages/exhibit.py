@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
-from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.report import word_of
-from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.parent_head import between_words, parent_head, predicted_heads
