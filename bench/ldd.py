@@ -61,7 +61,7 @@ def syntax_of(length: int) -> SyntaxBatch:
 def linear_system(variant: str = "LDD") -> Ldd:
     """The system with the groups ``ud``, on the device."""
     args = Namespace(encoder_layers=1, encoder_embed_dim=HEADS * HEAD_DIM)
-    task: Any = SimpleNamespace(source_labels={"deprel": LABELS})
+    task: Any = SimpleNamespace(labels=lambda side: {"deprel": LABELS})
     return Ldd(LddConfig(ldd_variant=variant, ldd_form="linear"), args, task).to(device())
 
 

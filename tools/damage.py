@@ -177,7 +177,7 @@ def batches_of(data: Path) -> object:
     values["required_seq_len_multiple"] = 1
     task = tasks.setup_task(Namespace(task="syntax_translation", data=str(data), **values))
     task.add_need("source", frozenset({"tree", "arcs"}))
-    found: list[object] = [task.source_segmenter.encode_text("the dog"), task.target_segmenter.decode("▁a b")]
+    found: list[object] = [task.segmenter("source").encode_text("the dog"), task.segmenter("target").decode("▁a b")]
     for split in ("train", "valid"):
         task.load_dataset(split, combine=True)
         dataset = task.dataset(split)
@@ -185,7 +185,7 @@ def batches_of(data: Path) -> object:
             batch = dataset.collater([dataset[number]])
             found.append([batch["net_input"]["src_tokens"].tolist(), batch["target"].tolist()])
             found.append(batch["net_input"]["src_syntax"]["packed"].tolist())
-    return [*found, task.source_labels]
+    return [*found, task.labels("source")]
 
 
 def checked(data: Path) -> object:

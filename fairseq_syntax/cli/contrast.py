@@ -162,13 +162,14 @@ def _forced_scores(
         for name, decoder in decoders.items():
             for parse in args.conllu:
                 decoder.translator.check_parses(parse)
-            if "arcs" in decoder.needs and without_arcs:
+            if "arcs" in decoder.translator.needs and without_arcs:
                 message = f"{name} reads a parser's probabilities, and the parses have none"
                 raise SyntaxDataError(message, option="--conllu", hint="parse with --distributions")
     else:
         # parsed once for all models if any needs it, with distributions if needed
-        most = max(decoders.values(), key=lambda decoder: (len(decoder.needs), "arcs" in decoder.needs))
-        sources = most.translator.parse(sources) if most.needs else sources
+        translators = [decoder.translator for decoder in decoders.values()]
+        most = max(translators, key=lambda translator: (len(translator.needs), "arcs" in translator.needs))
+        sources = most.parse(sources) if most.needs else sources
     for name, decoder in decoders.items():
         values = [0.0] * len(contrast.rows)
         with progress(total=len(values), of=name, unit="translations") as bar:

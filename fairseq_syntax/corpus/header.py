@@ -56,11 +56,6 @@ def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options of the parser whose parses were turned into control parses; None if unknown."""
-    return None if parsed_with is None else {name: value for name, value in parsed_with.items() if name != "control"}
-
-
 def parse_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The options that affect every sentence and differ between two parses, with both values.
 

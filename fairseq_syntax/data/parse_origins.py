@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_syntax.corpus.header import check_controls, controls, without_control
+from fairseq_syntax.corpus.header import check_controls, controls
 
 # A parser's options, with the control for a control parse; None or empty if not recorded.
 ParsedWith = Mapping[str, Any] | None
@@ -53,4 +53,6 @@ class ParseOrigins:
             read: whether a model reads the parse; otherwise control parses in training do not matter
         """
         first = [*filter(controls, self.all), *filter(None, self.all), self._of_data][0]
-        return first if read else without_control(first)
+        if read or first is None:
+            return first
+        return {name: value for name, value in first.items() if name != "control"}

@@ -130,13 +130,13 @@ class Generation:
         attention = aligner.of_hypotheses(sample["net_input"], tokens)
         sources = zip(sample["id"].tolist(), sample["net_input"]["src_tokens"])
         for (number, source), best, weights in zip(sources, hypotheses, attention):
-            words = spell(_marked(source, task.source_dictionary), decoder(task.source_segmenter))
+            words = spell(_marked(source, task.source_dictionary), decoder(task.segmenter("source")))
             for hypothesis, of_pieces in zip(best, weights):
                 if kind == "soft":
                     hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
                 elif kind:
                     pieces = _marked(hypothesis["tokens"], task.target_dictionary)
-                    target = spell(pieces, decoder(task.target_segmenter))
+                    target = spell(pieces, decoder(task.segmenter("target")))
                     hypothesis["alignment"] = align(of_pieces, words, target).links
                 if copying and unknown in hypothesis["tokens"]:
                     source_text = self._source_text(number)
@@ -147,7 +147,7 @@ class Generation:
 
         New pieces are added to the target's dictionary. ``weights``: [target pieces, source pieces].
         """
-        dictionary, segmenter = self._task.target_dictionary, self._task.target_segmenter
+        dictionary, segmenter = self._task.target_dictionary, self._task.segmenter("target")
         target = spelled(_marked(tokens, dictionary), segmenter)
         text, at = "", 0
         for s, t in align(weights, source, target).links:
@@ -167,7 +167,7 @@ class Generation:
         if (text := self._text_of_input(number)) is not None:
             return text
         (dataset,) = self._task.datasets.values()
-        return spelled(dataset.src.get_original_text(number).split(), self._task.source_segmenter)
+        return spelled(dataset.src.get_original_text(number).split(), self._task.segmenter("source"))
 
     def print_whole_references(self, sample: dict[str, Any]) -> None:
         """With ``--replace-unk``, make fairseq-generate print out-of-vocabulary words of references too.

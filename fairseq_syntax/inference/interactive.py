@@ -160,7 +160,7 @@ class InteractiveInput:
 
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
         """A copy of the line whose tokens have their number of pieces, and the pieces."""
-        segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
+        segmenter, forms = self.task.segmenter("source"), [token.form for token in line.tokens]
         words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [f.split() for f in forms]
         if not all(words):
             raise SyntaxDataError("a word is empty or white space only", line=line.line_number + 1)
@@ -181,7 +181,7 @@ class InteractiveInput:
         """
         if numbers is None:
             self._check_blocks(lines)
-        cfg, segmenter, dictionary = self.task.cfg, self.task.source_segmenter, self.task.source_dictionary
+        cfg, segmenter, dictionary = self.task.cfg, self.task.segmenter("source"), self.task.source_dictionary
         numbers = self._numbers(lines, numbers)
         if self.needs or self.chosen_parser or cfg.syntax_parser not in ("", NO_PARSER) or cfg.syntax_parser_dir:
             pieces = [of_line for _, of_line in self.parsed_pieces(lines, numbers)]
@@ -250,7 +250,7 @@ class InteractiveInput:
         return PieceText(text, words, [w for w, t in zip(words, parsed.tokens) for _ in range(t.pieces or 0)])
 
     def _raw_text(self, line: str) -> PieceText:
-        segmenter = self.task.source_segmenter
+        segmenter = self.task.segmenter("source")
         spans: list[Span] = []
         at = 0
         for word in line.split():
@@ -290,7 +290,7 @@ class InteractiveInput:
         """The syntax of the lines encoded last, with the label ids of the task."""
         if len(self._encoded) != sentences:
             raise SyntaxDataError(f"{sentences} sentences, but {len(self._encoded)} were encoded")
-        labels = LabelInventory(self.task.source_labels, frozen=True)
+        labels = LabelInventory(self.task.labels("source"), frozen=True)
         stored = [to_stored(parsed, labels) for parsed in self.parses() if parsed is not None]
         for sentence in stored:
             # An empty line has no arcs, but must not count as a parse without distributions.

@@ -62,7 +62,7 @@ def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]
     Raises:
         SyntaxDataError: ``args`` comes from a checkpoint with another inventory, so that ids would mean other labels
     """
-    labels = list(task.source_labels[column])
+    labels = list(task.labels("source")[column])
     saved = getattr(args, f"source_{column}_labels", None)
     if saved is not None and list(saved) != labels:
         raise SyntaxDataError(

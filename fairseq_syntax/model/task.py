@@ -19,8 +19,6 @@ class SyntaxTask(Protocol):
     Attributes:
         cfg: the task's options
         source_dictionary, target_dictionary: fairseq's, of the pieces
-        source_labels, target_labels: label names by column (``deprel``, ``upos``, ``xpos``), in the order of their ids
-        source_segmenter, target_segmenter: None if the data have no segmentation
         datasets: the loaded datasets by split
         data_dir: the data directory, for error messages
         parse_origins: how the training text of the loaded models was parsed
@@ -34,17 +32,15 @@ class SyntaxTask(Protocol):
     @property
     def target_dictionary(self) -> Any: ...
     @property
-    def source_labels(self) -> dict[str, list[str]]: ...
-    @property
-    def target_labels(self) -> dict[str, list[str]]: ...
-    @property
-    def source_segmenter(self) -> Any: ...
-    @property
-    def target_segmenter(self) -> Any: ...
-    @property
     def data_dir(self) -> str: ...
     @property
     def parse_origins(self) -> ParseOrigins: ...
+
+    def labels(self, side: str) -> dict[str, list[str]]:
+        """Label names of a side (``source``, ``target``) by column (``deprel``, …), in the order of their ids."""
+
+    def segmenter(self, side: str) -> Any:
+        """The segmentation of a side; None if the data have none."""
 
     def needs(self, side: str) -> frozenset[str] | None:
         """What models need of the syntax of a side (``source``, ``target``): ``tree``, ``arcs``; None if unknown."""

@@ -111,7 +111,7 @@ class PredictedParse(EncoderSystem):
         from fairseq_syntax.corpus.segmentation import word_marks
 
         super().__init__(options, args, task)
-        dictionary, segmenter = task.source_dictionary, task.source_segmenter
+        dictionary, segmenter = task.source_dictionary, task.segmenter("source")
         marks = word_marks(dictionary.symbols, segmenter.kind if segmenter else None)
         # Stored as numbers, because checkpoints are averaged (by --store-ema and by fairseq's script).
         self.register_buffer("starts", torch.tensor([float(mark.starts) for mark in marks]))

@@ -94,25 +94,13 @@ class SyntaxTranslationTask(TranslationTask):
         """The path of the first data directory."""
         return self.directory.path
 
-    @property
-    def source_labels(self) -> dict[str, list[str]]:
-        """Label names of the source by column (``deprel``, ``upos``, ``xpos``)."""
-        return self.directory.inventory("source").labels
+    def labels(self, side: str) -> dict[str, list[str]]:
+        """Label names of a side (``source``, ``target``) by column (``deprel``, ``upos``, ``xpos``)."""
+        return self.directory.inventory(side).labels
 
-    @property
-    def target_labels(self) -> dict[str, list[str]]:
-        """Label names of the target by column."""
-        return self.directory.inventory("target").labels
-
-    @property
-    def source_segmenter(self) -> Any:
-        """The source's segmentation; None if there is none, an error if a model was trained on its pieces."""
-        return self._vocabularies.segmenter("source")
-
-    @property
-    def target_segmenter(self) -> Any:
-        """The target's segmentation; see :attr:`source_segmenter`."""
-        return self._vocabularies.segmenter("target")
+    def segmenter(self, side: str) -> Any:
+        """The segmentation of a side; None if there is none, an error if a model was trained on its pieces."""
+        return self._vocabularies.segmenter(side)
 
     @cached_property
     def parse_origins(self) -> ParseOrigins:
@@ -174,8 +162,7 @@ class SyntaxTranslationTask(TranslationTask):
                     hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
                 )
             self.parse_origins.check(self.directory.parsed_with(side), paths[0])
-        labels = self.directory.inventory(side).labels
-        return SideSyntax.load(paths, tokens, labels, checksums, "arcs" in needs)
+        return SideSyntax.load(paths, tokens, self.labels(side), checksums, "arcs" in needs)
 
     # -- models and criteria, and their needs ----------------------------------------------------------------------
 
@@ -377,7 +364,8 @@ class SyntaxTranslationTask(TranslationTask):
         """Joins the target's pieces into text; None if the data have no segmentation of the target."""
         from fairseq_syntax.inference.spelling import SegmentationDecoder
 
-        return SegmentationDecoder(self.target_segmenter) if self.target_segmenter else None
+        segmenter = self.segmenter("target")
+        return SegmentationDecoder(segmenter) if segmenter else None
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list, list]:
         """Segment raw input, and parse it if needed."""

@@ -274,7 +274,7 @@ class BaseTranslator(ABC):
 
     def encode_target(self, text: str) -> tuple[list[str], torch.Tensor]:
         """Pieces and tokens ([T], int64, with ``</s>``) of a given translation."""
-        segmenter = self.task.target_segmenter
+        segmenter = self.task.segmenter("target")
         pieces = segmenter.encode_text(text) if segmenter else text.split()
         return pieces, self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
 
@@ -284,7 +284,7 @@ class BaseTranslator(ABC):
 
     @property
     def _decode(self) -> Callable[[Iterable[str]], str]:
-        return decoder(self.task.target_segmenter, self.task.cfg.target_lang or "")
+        return decoder(self.task.segmenter("target"), self.task.cfg.target_lang or "")
 
 
 def search_options(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> dict[str, Any]:

@@ -153,14 +153,14 @@ class CTranslate2Translator(BaseTranslator):
         if not columns:
             encoded, lengths = self._input.encode(lines, numbers)
             return [self._symbols(ids.tolist()[:-1]) for ids in encoded], [length - 1 for length in lengths]
-        inventory = LabelInventory(self.task.source_labels, frozen=True)
+        inventory = LabelInventory(self.task.labels("source"), frozen=True)
         sentences = []
         for line, pieces in self._input.parsed_pieces(lines, numbers):
             symbols = self._symbols(self.task.source_dictionary.index(piece) for piece in pieces)
             stored = to_stored(line, inventory)
             factors = []
             for column in columns:
-                names, words = self.task.source_labels[column], getattr(stored, column)
+                names, words = self.task.labels("source")[column], getattr(stored, column)
                 factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
             sentences.append(factored(symbols, factors))
         return sentences, list(map(len, sentences))

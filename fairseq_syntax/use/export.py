@@ -106,7 +106,7 @@ def export(
                     _copy_data(task, folder, bool(factors))
                     # Written last, because it records the checksums of all other files.
                     exported.save(folder)
-                readme = _readme(exported, "pieces" if task.source_segmenter is None else "text")
+                readme = _readme(exported, "pieces" if task.segmenter("source") is None else "text")
                 (folder / "README.md").write_text(readme, encoding="utf-8")
                 # Atomic, also over an empty folder.
                 folder.rename(output)
@@ -127,13 +127,13 @@ def _write_fairseq(loaded: TrainedModel, folder: Path) -> None:
 
 def _copy_data(task: Any, folder: Path, factors: bool) -> None:
     """Copy the dictionaries, the segmentations and, for source factors, the labels."""
-    source, target = task.cfg.source_lang, task.cfg.target_lang
-    for lang, segmenter in ((source, task.source_segmenter), (target, task.target_segmenter)):
+    for side, lang in task.directory.langs.items():
         Path(dictionary_path(folder, lang)).write_bytes(read_bytes(dictionary_path(task.data_dir, lang)))
-        if segmenter is not None:
+        if (segmenter := task.segmenter(side)) is not None:
             segmenter.save(os.path.join(folder, f"segmentation.{lang}"))
     if factors:
         task.parse_origins.check(task.directory.parsed_with("source"), task.data_dir)
+        source = task.cfg.source_lang
         Path(labels_path(folder, source)).write_bytes(read_bytes(labels_path(task.data_dir, source)))
 
 

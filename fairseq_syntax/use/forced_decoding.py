@@ -48,11 +48,6 @@ class ForcedDecoder:
         self._input = translator.input()
         self._scorer = self.task.build_generator(translator.models, Namespace(score_reference=True))
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The parts of the source's parse that the model needs, a subset of ``"tree"`` and ``"arcs"``."""
-        return self._input.needs
-
     @torch.no_grad()
     def scores(self, sources: Sequence[Sentence], rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, TargetScore]]:
         """Score translations, batch by batch, from short to long pairs.

@@ -182,7 +182,7 @@ def check_equal(
         zeros = torch.zeros(int(words.sum()), dtype=torch.long)
         labels: dict[str, Any] = dict.fromkeys(("deprel", "upos", "xpos"), zeros)
         for column in columns:
-            labels[column] = torch.randint(0, len(task.source_labels[column]), zeros.shape, generator=generator)
+            labels[column] = torch.randint(0, len(task.labels("source")[column]), zeros.shape, generator=generator)
         pieces = torch.ones_like(zeros)
         batch["src_syntax"] = FlatSyntax(
             n_pieces=words, n_words=words, pieces=pieces, head=zeros, n_tree_arcs=None, **labels

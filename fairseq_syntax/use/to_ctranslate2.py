@@ -101,7 +101,7 @@ def _specification(
             # </s> has the embedding of "no label", and CTranslate2 expects its special symbols at the end.
             none = labels.weight[:1]
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()
-            spec.register_source_vocabulary([*task.source_labels[column], "<blank>", "<s>", "</s>"])
+            spec.register_source_vocabulary([*task.labels("source")[column], "<blank>", "<s>", "</s>"])
     spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
     # fairseq begins translations and ends sources with </s>.
     spec.config.decoder_start_token = spec.config.eos_token
@@ -134,7 +134,7 @@ def _check_scores(loaded: TrainedModel, folder: Path, columns: list[str]) -> Non
 
     def scores_of(batch: dict[str, Any], targets: Tensor) -> Tensor:
         lengths = (batch["src_lengths"] - 1).tolist()
-        labels = [(task.source_labels[c], getattr(batch["src_syntax"], c).split(lengths)) for c in columns]
+        labels = [(task.labels("source")[c], getattr(batch["src_syntax"], c).split(lengths)) for c in columns]
         sources = []
         for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
             factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]

@@ -95,9 +95,9 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     model.save_pretrained(os.fspath(folder))
     for name, dictionary in (("vocab.json", source), ("target_vocab.json", target)):
         write_json(folder / name, {symbol: i for i, symbol in enumerate(dictionary.symbols)})
-    (folder / "source.spm").write_bytes(task.source_segmenter.model)
-    (folder / "target.spm").write_bytes(task.target_segmenter.model)
-    _check_pieces(task.source_segmenter, folder / "source.spm")
+    for side in ("source", "target"):
+        (folder / f"{side}.spm").write_bytes(task.segmenter(side).model)
+    _check_pieces(task.segmenter("source"), folder / "source.spm")
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": True,
@@ -111,15 +111,15 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
 
 def _check_segmentation(task: Any) -> None:
     """Raise SyntaxDataError if Marian's tokenizer cannot reproduce the segmentation exactly."""
-    sides = ((task.cfg.source_lang, task.source_segmenter), (task.cfg.target_lang, task.target_segmenter))
-    for lang, segmenter in sides:
+    for side, lang in task.directory.langs.items():
+        segmenter = task.segmenter(side)
         if not isinstance(segmenter, SentencePieceSegmenter):
             kind = "none" if segmenter is None else segmenter.kind
             raise SyntaxDataError(
                 f"the segmentation of {lang} is {kind}; transformers' tokenizer of two vocabularies is sentencepiece's",
                 hint="--to fairseq or --to ctranslate2",
             )
-    if task.source_segmenter.cut_from != TEXT:
+    if task.segmenter("source").cut_from != TEXT:
         raise SyntaxDataError(
             "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
             hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",

@@ -61,7 +61,7 @@ class Task:
         self.source_dictionary = self.target_dictionary = Dictionary()
         for i in range(30):
             self.source_dictionary.add_symbol(f"w{i}")
-        self.source_labels = {"deprel": labels, "upos": [UNKNOWN], "xpos": [UNKNOWN]}
+        self.labels = lambda side: {"deprel": labels, "upos": [UNKNOWN], "xpos": [UNKNOWN]}
 
 
 def build(tmp_path, arch: str = "ldd_transformer_tiny", task=None, **options):

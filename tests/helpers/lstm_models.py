@@ -39,7 +39,7 @@ def model(arch: str, scale: float = 5, **options):
     ARCH_CONFIG_REGISTRY[arch](args)
     d = dictionary()
     torch.manual_seed(3)
-    task = Namespace(source_dictionary=d, target_dictionary=d, source_labels=LABELS)
+    task = Namespace(source_dictionary=d, target_dictionary=d, labels=lambda side: LABELS)
     m = MODEL_REGISTRY[arch].build_model(args, task)
     with torch.no_grad():
         for p in m.parameters():

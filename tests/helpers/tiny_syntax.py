@@ -25,9 +25,8 @@ def tiny_task() -> SimpleNamespace:
     return SimpleNamespace(
         source_dictionary=words,
         target_dictionary=words,
-        source_labels=LABELS,
-        target_labels=LABELS,
-        source_segmenter=None,
+        labels=lambda side: LABELS,
+        segmenter=lambda side: None,
         cfg=SimpleNamespace(parse_dropout=0.0),
     )
 

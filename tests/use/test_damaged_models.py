@@ -95,7 +95,7 @@ def test_raw_text_without_a_parse_in_the_hub_interface(toy, tmp_path):
     options = {"checkpoint_file": "checkpoint_last.pt", "data_name_or_path": str(toy.data)}
     hub = TransformerModel.from_pretrained(str(tmp_path), **options)
     text = "dogs bark and men sleep"
-    pieces = hub.task.source_segmenter.encode_text(text)
+    pieces = hub.task.segmenter("source").encode_text(text)
     assert hub.encode(text).tolist() == hub.src_dict.encode_line(" ".join(pieces), add_if_not_exist=False).tolist()
     translator = Translator.load(tmp_path / "checkpoint_last.pt", beam=5)
     assert hub.translate([text]) == [translator.translate(text).text]

@@ -172,7 +172,7 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
         for number, i in enumerate(kept):
             write_conllu(parse, replace(lines[i], line_number=number, arcs=None))
     with monkeypatch.context() as patch:
-        patch.setattr(ForcedDecoder, "needs", property(lambda self: frozenset({"arcs"})))
+        patch.setattr(Translator, "needs", property(lambda self: frozenset({"arcs"})))
         refused([*map(str, argv), "--conllu", str(trees)], option="--conllu")
     # A model that knows control parses is not given real ones, nor has it a parser.
     controlled, real = tmp_path / "controlled", f"{tmp_path}/p.conllu"

@@ -43,10 +43,10 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
     """Each piece belongs to its own word: the tokens that the encoder reads are as many as the parse's pieces."""
     words = dictionary()
     task = SimpleNamespace(
-        source_segmenter=None,
+        segmenter=lambda side: None,
         source_dictionary=words,
         target_dictionary=words,
-        source_labels=LABELS,
+        labels=lambda side: LABELS,
         needs=lambda side: frozenset({"tree"}),
         cfg=SimpleNamespace(syntax_parser_dir="", syntax_input="auto"),
     )
@@ -68,7 +68,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     words = dictionary()
     cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_parser_lang="", source_lang="en")
     cfg.syntax_input, cfg.missing_parse = "auto", "error"
-    task = SimpleNamespace(source_segmenter=None, source_dictionary=words, source_labels=LABELS, cfg=cfg)
+    task = SimpleNamespace(segmenter=lambda side: None, source_dictionary=words, labels=lambda side: LABELS, cfg=cfg)
     task.needs, task.parse_origins = lambda side: None, ParseOrigins(None)
     block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"
     given = InteractiveInput(task)

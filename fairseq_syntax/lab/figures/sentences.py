@@ -97,10 +97,10 @@ def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> 
     tokens = dataset.src[number - 1]
     pieces = [task.source_dictionary[i] for i in tokens.tolist()]
     exhibit = exhibit_of_parse(None, pieces)
-    exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, task.source_segmenter)
+    exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, task.segmenter("source"))
     if dataset.tgt is not None:
         target = dataset.tgt[number - 1]
-        exhibit.reference = text_of_tokens(target, task.target_dictionary, task.target_segmenter)
+        exhibit.reference = text_of_tokens(target, task.target_dictionary, task.segmenter("target"))
     if store is None:
         return exhibit
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)

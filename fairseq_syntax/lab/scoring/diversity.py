@@ -124,7 +124,7 @@ class Diversifier:
 
     def text(self, tokens: Any) -> str:
         """Tokens [T] as text."""
-        return text_of_tokens(tokens, self.task.target_dictionary, self.task.target_segmenter)
+        return text_of_tokens(tokens, self.task.target_dictionary, self.task.segmenter("target"))
 
     def _search(self, sentences: Sequence[int], **options: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         if not sentences:

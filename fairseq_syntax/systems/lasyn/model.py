@@ -144,7 +144,7 @@ def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
             "the model's latent values have no names, so that no tag can be one of them",
             hint="train without --latent-values for tags; with it, --tag-weight is 0",
         )
-    if [END, *task.target_labels[decoder.tags][1:]] != decoder.latent_names:
+    if [END, *task.labels("target")[decoder.tags][1:]] != decoder.latent_names:
         raise SyntaxDataError(
             f"the data has other {decoder.tags.upper()} tags than the model was trained with",
             path=labels_path(task.data_dir, task.cfg.target_lang),
@@ -188,7 +188,7 @@ def latent_names(options: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str
     if options.latent_values is not None:
         return [str(i) for i in range(options.latent_values)], None
     tags = options.tags or "upos"
-    labels = task.target_labels[tags]
+    labels = task.labels("target")[tags]
     if len(labels) < 2:
         raise SyntaxDataError(
             f"the target's parse has no {tags.upper()} tags",

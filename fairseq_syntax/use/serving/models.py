@@ -51,7 +51,7 @@ class ServedModel:
     def relations(self) -> list[str]:
         """The model's dependency labels; empty if its data contain no syntax."""
         try:
-            return sorted(self.task.source_labels["deprel"][1:])  # without <unk>
+            return sorted(self.task.labels("source")["deprel"][1:])  # without <unk>
         except (SyntaxDataError, AttributeError, OSError):
             return []
 
@@ -152,7 +152,7 @@ def examples_of(model: ServedModel, count: int = 3) -> list[str]:
         dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
         short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
         chosen = islice((tokens for tokens in short if unknown not in tokens), count)
-        texts = (text_of_tokens(t, task.source_dictionary, task.source_segmenter, langs[0]) for t in chosen)
+        texts = (text_of_tokens(t, task.source_dictionary, task.segmenter("source"), langs[0]) for t in chosen)
         return list(dict.fromkeys(texts))
     return []
 
