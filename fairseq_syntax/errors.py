@@ -7,11 +7,12 @@ it. The command line prints it without a traceback; a traceback means a defect i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 
-__all__ = ["SyntaxDataError", "meant", "quoted", "similar"]
+__all__ = ["SyntaxDataError", "imports_of", "meant", "quoted", "similar"]
 
 
 class SyntaxDataError(ValueError):
@@ -47,6 +48,16 @@ class SyntaxDataError(ValueError):
         # The default pickling loses keyword-only arguments, and worker processes send errors to their parents.
         about = {name: getattr(self, name) for name in ("path", "line", "option", "hint")}
         return partial(type(self), self.message, **about), ()
+
+
+@contextmanager
+def imports_of(extra: str) -> Iterator[None]:
+    """A context in which a failed import is an error that names the extra of this package to install."""
+    try:
+        yield
+    except ImportError as error:
+        hint = f"pip install 'fairseq-syntax[{extra}]'"
+        raise SyntaxDataError(f"a package is missing: {error.name or error}", hint=hint) from error
 
 
 def quoted(text: str) -> str:

@@ -40,7 +40,10 @@ def main(argv: list[str] | None = None) -> int:
         module.COMMAND.add_to(subparsers, name)
     if not chosen:
         parser.epilog = _by_group(modules)
-        _complete(parser)
+        if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+            import argcomplete
+
+            argcomplete.autocomplete(parser)  # exits
         if argv and not argv[0].startswith("-"):
             parser.error(_asking(f"there is no subcommand {argv[0]}", argv[0], modules))
     args, unknown = parser.parse_known_args(argv)
@@ -86,14 +89,3 @@ def _asking(message: str, name: str, names: Iterable[str]) -> str:
     """A message with a suggestion, if one of the names is similar."""
     question = similar(name, names)
     return f"{message}: {question}" if question else message
-
-
-def _complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell's request for completions, and exit; does nothing without argcomplete."""
-    if "_ARGCOMPLETE" not in os.environ:
-        return
-    try:
-        import argcomplete
-    except ImportError:
-        sys.exit(1)
-    argcomplete.autocomplete(parser)

@@ -27,16 +27,19 @@ OF_DISTRIBUTIONS = ("min_prob", "temperature", "label_temperature", "structured"
 OF_JOBS = ("workers", "threads", "part_lines", "shard", "merge", "ray", "gpus_per_worker")
 OF_NO_PARSE = ("model_dir", "device", "batch_size", *OF_RAW_TEXT, *OF_DISTRIBUTIONS, "distributions", "pretokenized")
 
+USUAL = ParserOptions()
 # The options that select a parser and its models.
 PARSER = (
-    Option("--parser NAME", "stanza, supar, conllu (check an existing parse), or your own module", default="stanza"),
-    Option("--lang LANG", "language of the text", default="en"),
+    Option(
+        "--parser NAME", "stanza, supar, conllu (check an existing parse), or your own module", default=USUAL.parser
+    ),
+    Option("--lang LANG", "language of the text", default=USUAL.lang),
     Option(
         "--model-dir DIR",
         "folder with pos.pt and depparse.pt, or Stanza's resources; for supar, a checkpoint (default: Stanza's)",
     ),
-    Option("--device NAME", "cpu or cuda", default="cpu"),
-    Option("--batch-size WORDS", "words per batch", type=positive, default=4000),
+    Option("--device NAME", "cpu or cuda", default=USUAL.device),
+    Option("--batch-size WORDS", "words per batch", type=positive, default=USUAL.batch_size),
 )
 
 
@@ -49,12 +52,14 @@ def tokenizer(choices: Sequence[str], help: str) -> tuple[Option, ...]:
     )
 
 
-def distributions(min_prob: float = 0.01) -> tuple[Option, ...]:
+def distributions(min_prob: float = USUAL.min_prob) -> tuple[Option, ...]:
     """The options for distributions."""
     return (
         Option("--min-prob P", "minimum probability of a stored arc", type=probability, default=min_prob),
-        Option("--temperature T", "temperature of head scores", type=temperature, default=1.0),
-        Option("--label-temperature T", "temperature of label scores", type=temperature, default=1.0),
+        Option("--temperature T", "temperature of head scores", type=temperature, default=USUAL.temperature),
+        Option(
+            "--label-temperature T", "temperature of label scores", type=temperature, default=USUAL.label_temperature
+        ),
         Flag("--structured", "use arc marginals over trees, not a softmax for each word"),
     )
 
@@ -77,7 +82,7 @@ ARGUMENTS = [
     ),
     Group(
         "lines",
-        Option("--max-words", "maximum number of words per sentence", type=positive, default=250),
+        Option("--max-words", "maximum number of words per sentence", type=positive, default=USUAL.max_words),
         Choice(
             "--long-lines",
             "sentences over --max-words: parsed in parts, split at punctuation if possible, or an error",

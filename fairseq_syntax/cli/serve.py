@@ -20,7 +20,7 @@ from fairseq_syntax.cli.arguments import (
 )
 from fairseq_syntax.cli.command import Command, Group, Option
 from fairseq_syntax.cli.options import refuse
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import imports_of
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.files import read_lines
 from fairseq_syntax.runtime.named_files import model_name, systems_by_name
@@ -62,15 +62,12 @@ COMMAND = Command(__doc__, "use", ARGUMENTS, step=2, needs_fairseq=True)
 
 
 def main(args: Namespace) -> None:
-    try:
+    with imports_of("serve"):
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts
+        from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
         from fairseq_syntax.use.serving.server import serve
-    except ImportError as error:
-        message = f"a package is missing: {error.name}"
-        raise SyntaxDataError(message, hint="pip install 'fairseq-syntax[serve]'") from error
-    from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
-    from fairseq_syntax.use.serving.service import Service
+        from fairseq_syntax.use.serving.service import Service
 
     if args.missing_parse == "error":
         refuse(args, ["parse_timeout"], "only applies to --missing-parse neutral")

@@ -13,7 +13,7 @@ import torch
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.labels import LabelInventory, to_stored
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
@@ -60,12 +60,8 @@ class CTranslate2Translator(BaseTranslator):
         options: dict[str, Any] | None = None,
         **generation: Any,
     ) -> None:
-        try:
+        with imports_of("export"):
             import ctranslate2
-        except ImportError as error:
-            hint = "pip install 'fairseq-syntax[export]'"
-            raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
-
         check_device(device)
         self.models: list[Any] = []  # no PyTorch modules
         self.task = setup_task(**{**vars(exported), "data": os.fspath(folder), **(options or {})})

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import FACTOR_MARK, factored
 from fairseq_syntax.use.plain import DISTIL, TrainedModel, acting_parts, check_equal, plain_options
@@ -30,12 +30,8 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
     Raises:
         SyntaxDataError: CTranslate2 is not installed or does not support the model
     """
-    try:
+    with imports_of("export"):
         from ctranslate2.converters.converter import Converter
-    except ImportError as error:
-        hint = "pip install 'fairseq-syntax[export]'"
-        raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
-
     embedding, columns = _label_embedding(loaded.model), []
     if embedding is None:
         model, options = loaded.plain()

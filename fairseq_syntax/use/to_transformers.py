@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fairseq_syntax.corpus.segmentation import TEXT, SentencePieceSegmenter
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.runtime.files import write_json
 from fairseq_syntax.use.plain import DISTIL, check_equal
 
@@ -48,12 +48,9 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     except (ImportError, OSError):
         if spec is not None:  # built for another PyTorch: replace it by an empty module, as no audio is read here
             sys.modules["torchaudio"] = module_from_spec(spec)
-    try:
+    with imports_of("transformers"):
         from transformers import GenerationConfig
         from transformers.utils import logging
-    except ImportError as error:
-        hint = "pip install 'fairseq-syntax[transformers]'"
-        raise SyntaxDataError("transformers is not installed", hint=hint) from error
     logging.disable_progress_bar()
     source, target = task.source_dictionary, task.target_dictionary
     # The special symbols have the same ids on both sides, since fairseq puts them first.

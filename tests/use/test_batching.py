@@ -44,7 +44,7 @@ def stage():
 def test_what_waits_goes_together_by_key_oldest_first(stage):
     made, work = stage
     futures = [made.submit(i, key=i % 2) for i in range(1, 9)]
-    assert made.waiting() == 8
+    assert len(made._waiting) == 8
     work.go.set()
     assert [f.result(20) for f in futures] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert work.batches[1:] == [(1, [1, 3, 5, 7]), (0, [2, 4, 6, 8])]
@@ -71,7 +71,7 @@ def test_a_bad_item_spoils_no_other(stage):
 def test_what_is_cancelled_is_never_worked_on(stage):
     made, work = stage
     futures = [made.submit(i) for i in (1, 2, 3)]
-    assert futures[1].cancel() and made.waiting() == 2
+    assert futures[1].cancel() and len(made._waiting) == 2
     work.go.set()
     assert futures[2].result(20) == 6
     with pytest.raises(CancelledError):

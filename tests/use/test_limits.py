@@ -160,7 +160,7 @@ def wait_behind_the_first(model: StandIn, service: Service, threads: list[thread
     assert model.began.wait(60)
     for thread in threads[1:]:
         thread.start()
-    assert until(lambda: service._translating[model.name].waiting() == len(threads) - 1)
+    assert until(lambda: len(service._translating[model.name]._waiting) == len(threads) - 1)
     model.go.set()
     for thread in threads:
         thread.join(20)

@@ -147,10 +147,6 @@ class Stage:
         entry.add_done_callback(lambda _: self._forget(entry) if entry.cancelled() else None)
         return entry
 
-    def waiting(self) -> int:
-        """The number of items in the queue."""
-        return len(self._waiting)
-
     def close(self, seconds: float | None = None) -> bool:
         """Process the items that were submitted, then end the thread. No further items are accepted.
 
