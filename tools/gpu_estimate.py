@@ -116,7 +116,7 @@ def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str
     import torch.nn.functional as F
 
     import emulated_cuda
-    from fairseq_syntax.model.dense_factors import dense_factor_attention
+    from fairseq_syntax.model.dense_factors import FactorTerm
 
     found: dict[str, dict[int, dict[str, float]]] = {"dense factors": {}}
     for length in lengths:
@@ -130,7 +130,8 @@ def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str
             for ours in (True, False):
                 with emulated_cuda.counted(trace=True) as counts:
                     if ours:
-                        out = dense_factor_attention(q, k, v, factor)
+                        out = FactorTerm(factor).attend(q, k, v, None)
+                        assert out is not None  # the factor needs no gradient
                     else:
                         out = F.scaled_dot_product_attention(q, k, v, scale=1.0)
                     torch.autograd.grad(out, (q, k, v), torch.empty_like(out))

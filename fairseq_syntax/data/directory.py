@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,21 +82,17 @@ class DataDirectory:
     Args:
         path: the directory
         source_lang, target_lang: language codes, as in the file names
+
+    Attributes:
+        inventory: the labels of a side (``source``, ``target``), or SyntaxDataError if there are none
+        segmenter: the segmentation of a side; None if the directory has none
     """
 
     def __init__(self, path: str, source_lang: str, target_lang: str) -> None:
         self.path = path
         self.langs = {"source": source_lang, "target": target_lang}
-        self.inventory = lru_cache(maxsize=None)(self._inventory)
-        self.segmenter = lru_cache(maxsize=None)(self._segmenter)
-
-    def _inventory(self, side: str) -> LabelInventory:
-        """The labels of a side (``source``, ``target``). Raises SyntaxDataError if there are none."""
-        return LabelInventory.load(labels_path(self.path, self.langs[side]))
-
-    def _segmenter(self, side: str) -> Segmenter | None:
-        """The segmentation of a side; None if the directory has none."""
-        return segmentation_of(self.path, self.langs[side])
+        self.inventory = cache(lambda side: LabelInventory.load(labels_path(path, self.langs[side])))
+        self.segmenter = cache(lambda side: segmentation_of(path, self.langs[side]))
 
     def parsed_with(self, side: str) -> Mapping[str, Any] | None:
         """The options of the parser that parsed a side; None if they were not recorded."""

@@ -225,8 +225,9 @@ class SyntaxSelfAttention(MultiheadAttention):
         for term, heads, inputs in placed:
             if (added := term.output(of_heads(weights, heads), inputs)) is not None:
                 out = with_heads(out, heads, of_heads(out, heads) + added)
-        plain = (key_padding_mask, drop, attn_mask)
-        return self._merge(with_plain_heads(out, others, *plain)), observed
+        before, after = (part and plain_attention(*part, key_padding_mask, drop, attn_mask) for part in others)
+        parts = [part for part in (before, out, after) if part is not None]
+        return self._merge(torch.cat(parts, dim=1) if len(parts) > 1 else out), observed
 
     def _with_past(
         self, k: Tensor, v: Tensor, x: Tensor, padding: Tensor | None, incremental_state: IncrementalState
@@ -311,15 +312,3 @@ def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple
     parts = list(zip(*(x.split([size for size in sizes if size], dim=1) for x in (q, k, v)), strict=True))
     before = parts.pop(0) if sizes[0] else None
     return parts[0], (before, parts[1] if sizes[2] else None)
-
-
-def with_plain_heads(special: Tensor, others: tuple[Heads | None, Heads | None], *options: Any) -> Tensor:
-    """Join the output [B, h, T, d] of the selected heads with that of the others, which have plain attention.
-
-    Args:
-        others: the queries, keys and values of the heads before and after them, from :func:`divided`
-        options: further arguments of :func:`plain_attention`
-    """
-    before, after = (None if part is None else plain_attention(*part, *options) for part in others)
-    parts = [part for part in (before, special, after) if part is not None]
-    return torch.cat(parts, dim=1) if len(parts) > 1 else special

@@ -39,36 +39,13 @@ class FactorTerm(ScoreTerm):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self.tensors:
             return None
-        return dense_factor_attention(q, k, v, self.factor, key_padding_mask, heads=self.heads, add=self._add)
-
-
-def dense_factor_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    factor: Tensor,
-    key_padding_mask: Tensor | None = None,
-    *,
-    heads: slice = slice(None),
-    add: bool = False,
-) -> Tensor:
-    """softmax(q kᵀ ⊙ P) v with padded keys masked, or softmax(q kᵀ + P) v.
-
-    Args:
-        q, k, v: [B, H, T, d], q already divided by √d
-        factor: P, which broadcasts to [B, h, T, T]; it gets no gradient
-        key_padding_mask: [B, T] bool, True on padding
-        heads: the h heads that have a factor; the others have plain attention
-        add: add P instead of multiplying by it
-
-    Returns:
-        [B, H, T, d]
-    """
-    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    return _DenseFactorAttention.apply(q, k, v, factor, mask, heads, add)
+        mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+        return _DenseFactorAttention.apply(q, k, v, self.factor, mask, self.heads, self._add)
 
 
 class _DenseFactorAttention(torch.autograd.Function):
+    """The output [B, H, T, d] of all heads, of which those of ``heads`` have a factor, which gets no gradient."""
+
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, factor: Tensor, mask: Tensor | None, heads: slice, add: bool

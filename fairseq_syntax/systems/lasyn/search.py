@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.options import option
+from fairseq_syntax.model.options import option, option_name
 from fairseq_syntax.model.task import Generator, SyntaxTask, SystemSearch, register_search
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates, tag_string
@@ -60,16 +60,13 @@ class TagSearch(SystemSearch):
         self._print_best = getattr(args, "nbest", 1) if cfg.print_tags else 0
         if not ours:
             return None
-        if mode == "template" and getattr(args, "prefix_size", None):
-            raise SyntaxDataError(
-                "--prefix-size forces words whose tags the template would have to know",
-                hint="without --prefix-size, or with --tag-search marginal or joint",
-            )
-        if mode == "template" and getattr(args, "match_source_len", False):
-            raise SyntaxDataError(
-                "--match-source-len would cut translations by the longest source of their batch, and not by templates",
-                hint="without --match-source-len, or with --tag-search marginal or joint",
-            )
+        for name, what in (
+            ("prefix_size", "forces words whose tags the template would have to know"),
+            ("match_source_len", "would cut translations by the longest source of their batch, and not by templates"),
+        ):
+            if mode == "template" and getattr(args, name, None):
+                hint = f"without {option_name(name)}, or with --tag-search marginal or joint"
+                raise SyntaxDataError(f"{option_name(name)} {what}", hint=hint)
         from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not needed in training
 
         templates = self._templates(models[0].decoder) if mode == "template" else None

@@ -87,18 +87,10 @@ def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tenso
     return logits + log_matmul_exp(rest, tag_logits.t())
 
 
-def cannot_underflow(tag_logits: Tensor) -> Tensor:
-    """Whether no product of exponentials with these rows [Z, V], whose maxima are 0, can underflow; [] bool.
-
-    Each sum contains the term in which the other factor is 1, so it is at least the smallest element here.
-    """
-    return tag_logits.amin() > math.log(TRUSTED[tag_logits.dtype])
-
-
 class TagTables(NamedTuple):
-    """Tables of the output layer and the latent values, which are the same in all steps of a search."""
+    """Tables of the output layer and the latent values, the same in all chunks of a loss or steps of a search."""
 
-    logits: Tensor  # B [Z, V] in float32, relative to each row's maximum
+    logits: Tensor  # B [Z, V] in float32 (float64 for float64 weights), relative to each row's maximum
     exp: Tensor  # [Z, V], their exponentials
     by_word: Tensor  # [V, Z], the logits transposed, with a word's values adjacent in memory
     safe: bool  # whether no product with `exp` can underflow
@@ -110,7 +102,10 @@ def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
     with full_precision(weight):
         logits = embed.to(dtype) @ weight.to(dtype).t()
     logits -= logits.amax(dim=1, keepdim=True)
-    return TagTables(logits, logits.exp(), logits.t().contiguous(), bool(cannot_underflow(logits)))
+    # A sum of products contains the term in which the other factor is 1, so it is at least the smallest element here.
+    # Checked once for all chunks or steps, since each check synchronizes with the device.
+    safe = bool(logits.amin() > math.log(TRUSTED[dtype]))
+    return TagTables(logits, logits.exp(), logits.t().contiguous(), safe)
 
 
 def search_scores(log2_odds: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
@@ -160,13 +155,8 @@ class _EMLossFunction(torch.autograd.Function):
         off = smoothing / (n_words - 1) if smoothing else 0.0
         on = 1.0 - smoothing - off if smoothing else 1.0
         # All logits are relative to their row's maximum, which does not change probabilities.
-        tags = embed32 @ weight32.t()
-        tags.sub_(tags.amax(dim=1, keepdim=True))
-        exp_tags = tags.exp()
+        tags, exp_tags, by_word, safe = tag_tables(weight32, embed32)
         tag_sum = tags.sum(dim=1) if smoothing else None
-        by_word = tags.t().contiguous()
-        # Checked once instead of in every chunk, since each check synchronizes with the device.
-        safe = bool(cannot_underflow(tags))
         no_pairs = torch.empty(0, 2, dtype=torch.long, device=tags.device)
 
         loss, nll, gamma = [], torch.empty_like(log_prior[:, 0]), torch.empty_like(log_prior)
