@@ -1,7 +1,6 @@
 """DLAA: dependency blocks, attention over them, and the LSTM decoder around it."""
 
 import gc
-import io
 import logging
 import random
 import weakref
@@ -9,11 +8,18 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from data_errors import data_error
 from fairseq.models.lstm import LSTMModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
+from lstm_models import (
+    check_same_in_any_batch,
+    check_search,
+    check_the_parse_matters,
+    empty_line,
+    lines,
+    model,
+    net_input,
+)
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
@@ -274,29 +280,9 @@ def test_gradient_of_the_predictor(alignment, caplog):
         assert not caplog.text
 
 
-def test_the_parse_matters_after_save_and_load():
-    m = model("dlaa_lstm", dlaa_block_size=2)
-    buffer = io.BytesIO()
-    torch.save(m.state_dict(), buffer)
-    buffer.seek(0)
-    loaded = model("dlaa_lstm", dlaa_block_size=2)
-    with torch.no_grad():
-        for p in loaded.parameters():
-            p.zero_()
-    loaded.load_state_dict(torch.load(buffer))
+def test_the_parse_matters():
     # With two words in a block, a word's parent decides which state is read besides its own.
-    line = Line([1] * 5, [2, 2, 2, 2, 2], [(1, 1, 1)] * 5, [5, 6, 7, 8, 9, EOS])
-    other = Line(line.pieces, [4, 4, 4, 4, 4], line.labels, line.tokens)
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(**net_input([line]))[0], m(**net_input([line]))[0])
-        assert (loaded(**net_input([line]))[0] - loaded(**net_input([other]))[0]).abs().max() > 1e-3
-
-
-def test_missing_parse_is_an_error():
-    inputs = net_input(lines(8))
-    inputs.pop("src_syntax")
-    with data_error(option="--task"):
-        model("dlaa_lstm")(**inputs)
+    check_the_parse_matters("dlaa_lstm", dlaa_block_size=2)
 
 
 def test_needs():

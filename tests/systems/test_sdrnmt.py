@@ -2,10 +2,16 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from data_errors import data_error
-from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
-from random_parses import EOS, Line, batch
+from lstm_models import (
+    check_same_in_any_batch,
+    check_search,
+    check_the_parse_matters,
+    empty_line,
+    lines,
+    model,
+    net_input,
+)
+from random_parses import batch
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm_attention import Encoded
@@ -137,21 +143,7 @@ def test_search_with_beams(arch):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_parse_matters_and_everything_is_trained(arch):
-    m = model(arch, sdrnmt_channels=6)
-    line = Line([1] * 5, [2, 2, 2, 2, 2], [(1, 1, 1)] * 5, [5, 6, 7, 8, 9, EOS])
-    other = Line(line.pieces, [4, 4, 4, 4, 4], line.labels, line.tokens)
-    logits = m(**net_input([line]))[0]
-    assert (logits - m(**net_input([other]))[0]).abs().max() > 1e-3
-    F.cross_entropy(logits.flatten(0, 1), net_input([line])["prev_output_tokens"].flatten()).backward()
-    for name, p in m.named_parameters():
-        assert p.grad is not None and p.grad.any(), name
-
-
-def test_missing_parse_is_an_error():
-    inputs = net_input(lines(8))
-    inputs.pop("src_syntax")
-    with data_error(option="--task"):
-        model("sdrnmt1_lstm")(**inputs)
+    check_the_parse_matters(arch, sdrnmt_channels=6)
 
 
 def test_a_kernel_larger_than_a_unit():
