@@ -63,3 +63,20 @@ def sample(lines: list[Line], left: bool, syntax: bool = True, target_length: in
     if syntax:
         net_input["src_syntax"] = flat(lines)
     return {"net_input": net_input, "target": target, "ntokens": target.numel(), "id": torch.arange(len(lines))}
+
+
+def encode(model, lines: list[Line], left: bool, syntax: bool = True) -> list[torch.Tensor]:
+    """The encoder's states of each line [pieces + 1, C], without padding."""
+    given = sample(lines, left, syntax)["net_input"]
+    out = model.encoder(given["src_tokens"], given["src_lengths"], given.get("src_syntax"))
+    padding = out["encoder_padding_mask"][0]
+    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
+
+
+def check_same_in_any_batch(model, lines: list[Line], syntax: bool = True) -> None:
+    """The states of a line are those that it has alone, with padding on either side."""
+    with torch.no_grad():
+        alone = [encode(model, [line], False, syntax)[0] for line in lines]
+        for left in (False, True):
+            for one, other in zip(alone, encode(model, lines, left, syntax)):
+                torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import ways
 from random_parses import random_line
-from tiny_syntax import sample, tiny_model
+from tiny_syntax import encode, sample, tiny_model
 
 from fairseq_syntax import cli
 from fairseq_syntax.lab.recipes import start
@@ -32,13 +32,6 @@ def siblings():
     exec(compile(CODE, "siblings.py", "exec"), module.__dict__)
     yield module
     del sys.modules["siblings"], ENCODER_SYSTEMS["siblings"]
-
-
-def encode(model, lines, left):
-    given = sample(lines, left)["net_input"]
-    out = model.encoder(given["src_tokens"], given["src_lengths"], given["src_syntax"])
-    padding = out["encoder_padding_mask"][0]
-    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
 
 
 @pytest.mark.parametrize("other", sorted(ENCODER_SYSTEMS))

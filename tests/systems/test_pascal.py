@@ -13,7 +13,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line
-from tiny_syntax import sample, tiny_model, tiny_task
+from tiny_syntax import encode, sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
@@ -94,13 +94,6 @@ def scaling(heads: int, **options) -> Pascal:
 
 def the_term(model, lines, left, layer=0) -> FactorTerm:
     return model.encoder.systems["pascal"].term(Step.of(batch(lines, left)), layer)
-
-
-def encode(model, lines: list[Line], left: bool) -> list[torch.Tensor]:
-    """The encoder's output for each line, without padding."""
-    out = model.encoder(pad(lines, left), src_syntax=flat(lines))["encoder_out"][0].transpose(0, 1)
-    lengths = [len(line.tokens) for line in lines]
-    return [row[-n:] if left else row[:n] for row, n in zip(out, lengths)]
 
 
 # -- Equation 3 -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 from data_errors import data_error
 from random_parses import EOS, PAD, Line, pad, random_line
-from tiny_syntax import sample, tiny_model, tiny_task
+from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model, tiny_task
 
 from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.systems import predicted_parse
@@ -87,23 +87,12 @@ def build(name, head="supervised_heads", **options):
     return tiny_model("syntax_transformer", encoder_syntax=f"{head},{name}", **options)
 
 
-def encode(model, lines, left, syntax=False):
-    given = sample(lines, left, syntax=syntax)["net_input"]
-    out = model.encoder(given["src_tokens"], given["src_lengths"], given.get("src_syntax"))
-    padding = out["encoder_padding_mask"][0]
-    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
-
-
 @pytest.mark.parametrize("head", ["supervised_heads", "lisa"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_parse_is_needed_at_inference_and_the_batch_does_not_matter(name, head):
     model = build(name, head).eval()
     assert not model.inference_needs and model.training_needs == {"tree"}
-    with torch.no_grad():
-        alone = [encode(model, [line], left=False)[0] for line in LINES]
-        for left in (False, True):
-            for one, other in zip(alone, encode(model, LINES, left)):
-                assert torch.allclose(one, other, atol=1e-5)
+    check_same_in_any_batch(model, LINES, syntax=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,7 +101,8 @@ def test_the_layer_above_attends_by_the_head_below(name):
     model = build(name).eval()
     plain = tiny_model("syntax_transformer", encoder_syntax="supervised_heads", parent_layer=0, child_weight=0.0).eval()
     plain.load_state_dict(model.state_dict(), strict=False)
-    assert not torch.allclose(encode(model, LINES[:1], True)[0], encode(plain, LINES[:1], True)[0], atol=1e-4)
+    first, other = (encode(m, LINES[:1], True, syntax=False)[0] for m in (model, plain))
+    assert not torch.allclose(first, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,7 +142,7 @@ def test_the_given_parse_in_training_falls_away():
         model.train(training)
         system.set_num_updates(updates)
         with torch.no_grad():
-            states.append(encode(model, LINES, True, syntax=True))
+            states.append(encode(model, LINES, True))
     given, later, inference = states
     assert any(not torch.allclose(a, b, atol=1e-5) for a, b in zip(given, later))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(later, inference))
@@ -166,7 +156,7 @@ def test_a_given_head_that_the_marks_join_to_another_word():
     system.starts.copy_(STARTS), system.ends.copy_(ENDS)
     factors = []
     system.factor = lambda parents, words: factors.append(ldd_factor(parents, words)) or factors[-1]
-    encode(model, [line], False, syntax=True)
+    encode(model, [line], False)
     assert factors[0][0].tolist() == [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4]
 
 
@@ -181,7 +171,7 @@ def test_with_the_given_parse_it_is_pascal():
         "syntax_transformer", encoder_syntax="supervised_heads,pascal", parent_layer=0, pascal_layers="1"
     )
     pascal.load_state_dict(model.state_dict(), strict=False)
-    for one, other in zip(encode(model, lines, True, True), encode(pascal, lines, True, True)):
+    for one, other in zip(encode(model, lines, True), encode(pascal, lines, True)):
         assert torch.allclose(one, other, atol=1e-5)
 
 
@@ -216,7 +206,7 @@ def test_a_dropped_layer_leaves_the_layers_above_plain():
         outputs = []
         for each in (model, plain):
             torch.manual_seed(seed)
-            outputs.append(torch.cat(encode(each, LINES, True, syntax=True)))
+            outputs.append(torch.cat(encode(each, LINES, True)))
         seen.add(bool(ran))
         assert torch.equal(*outputs) == (not ran)
     assert len(seen) == 2

@@ -7,7 +7,7 @@ from argparse import Namespace
 import pytest
 import torch
 from random_parses import Line, batch, pad, random_line
-from tiny_syntax import sample, tiny_model
+from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model
 
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
@@ -190,21 +190,10 @@ def test_absolute_positions_are_the_fused_formula():
 # ------------------------------------------------------------------------------------------------------- in a model
 
 
-def encode(model, lines, left):
-    given = sample(lines, left)["net_input"]
-    out = model.encoder(given["src_tokens"], given["src_lengths"], given["src_syntax"])
-    padding = out["encoder_padding_mask"][0]
-    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
-
-
 @pytest.mark.parametrize("name, options", SYSTEMS)
 def test_a_sentence_does_not_depend_on_its_batch(name, options):
     model = tiny_model("syntax_transformer", encoder_syntax=name, **options).eval()
-    with torch.no_grad():
-        alone = [encode(model, [line], left=False)[0] for line in LINES]
-        for left in (False, True):
-            for one, other in zip(alone, encode(model, LINES, left)):
-                assert torch.allclose(one, other, atol=1e-5)
+    check_same_in_any_batch(model, LINES)
 
 
 @pytest.mark.parametrize("name, options", SYSTEMS)
@@ -238,9 +227,7 @@ def test_checkpointed_activations_and_half_precision(name, options):
 
 def test_it_combines_with_pascal_in_one_layer():
     model = tiny_model("syntax_transformer", encoder_syntax="relative_depth,pascal", pascal_heads=2).eval()
-    with torch.no_grad():
-        for one, other in zip([encode(model, [l], False)[0] for l in LINES], encode(model, LINES, True)):
-            assert torch.allclose(one, other, atol=1e-5)
+    check_same_in_any_batch(model, LINES)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
