@@ -1,7 +1,7 @@
 """On a GPU: every system's step and search against the CPU's, and its fast forms against the exact ones.
 
-Where there is no GPU they run on an emulated one (``make gpu-emulated``), but for those that need a real one's kernels;
-``make gpu`` runs all of them on a GPU, and writes down what came of it.
+Where there is no GPU they run on an emulated one (``make gpu-emulated``). ``make gpu`` runs them on a GPU, and writes
+down what came of it.
 """
 
 import copy
