@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from fairseq_syntax.corpus.words import unspaced
+from fairseq_syntax.corpus.words import Span, unspaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 
 
@@ -218,6 +218,15 @@ def text_of(line: ParsedLine) -> str:
     """The text of the line: its surface tokens, separated by single spaces except where SpaceAfter=No."""
     text = "".join(token.form + " " if token.space_after else token.form for token in line.tokens)
     return text[:-1] if line.tokens and line.tokens[-1].space_after else text
+
+
+def token_spans(line: ParsedLine) -> list[Span]:
+    """The characters ``[start, end)`` of each surface token in :func:`text_of` the line."""
+    spans, start = [], 0
+    for token in line.tokens:
+        spans.append((start, start + len(token.form)))
+        start += len(token.form) + token.space_after
+    return spans
 
 
 def is_parse_of(line: ParsedLine, text: str) -> bool:

@@ -18,7 +18,7 @@ import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, parse_conllu_block, read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
-from fairseq_syntax.corpus.parsed_line import check_parse
+from fairseq_syntax.corpus.parsed_line import check_parse, token_spans
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.segmentation import spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
@@ -209,9 +209,7 @@ class InteractiveInput:
                 hint = "give conllu for a file of blocks"
                 raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
 
-    def parsed_pieces(
-        self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
-    ) -> list[tuple[ParsedLine, list[str]]]:
+    def parsed_pieces(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[tuple[ParsedLine, list[str]]]:
         """The parse of each line, whose tokens have their number of pieces, and the pieces; see :meth:`parse`."""
         segmented = [self.segment(line) for line in self.parse(lines, numbers)]
         self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, segmented)]
@@ -245,8 +243,7 @@ class InteractiveInput:
         forms, text = [token.form for token in parsed.tokens], str(line)
         words = None if self._brings_parse(line) else locate(text, forms)
         if words is None:
-            text = text_of(parsed)
-            words = locate(text, forms) or []
+            text, words = text_of(parsed), token_spans(parsed)
         return PieceText(text, words, [w for w, t in zip(words, parsed.tokens) for _ in range(t.pieces or 0)])
 
     def _raw_text(self, line: str) -> PieceText:

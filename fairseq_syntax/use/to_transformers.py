@@ -195,13 +195,13 @@ def _weights(plain: Any) -> dict[str, Tensor]:
     }
 
 
-def _check_pieces(segmenter: SentencePieceSegmenter, path: Path, lines: int = 200) -> None:
-    """Check on random lines that sentencepiece segments a line as the segmenter does word by word."""
+def _check_pieces(segmenter: SentencePieceSegmenter, path: Path) -> None:
+    """Check on 200 random lines that sentencepiece segments a line as the segmenter does word by word."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))
     generator = torch.Generator().manual_seed(1)
-    for row in torch.randint(0, processor.get_piece_size(), (lines, 12), generator=generator).tolist():
+    for row in torch.randint(0, processor.get_piece_size(), (200, 12), generator=generator).tolist():
         kept = [i for i in row if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))]
         text = " ".join("".join(map(processor.id_to_piece, kept)).replace("▁", " ").split())
         if processor.encode(text, out_type=str) != segmenter.encode_text(text):

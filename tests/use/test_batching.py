@@ -255,7 +255,8 @@ def test_closing_with_a_limit_ends_what_runs():
     stage = Stage("test", work, size=4, weight=20)
     futures = [stage.submit(100_000), stage.submit(3, key="other")]
     assert work.began.wait(20)
-    assert stage.close(0.05)
+    stage.close(0.05)
+    assert not stage._thread.is_alive()
     with pytest.raises(Cancelled):
         futures[0].result(0)
     with pytest.raises(TimeoutError):

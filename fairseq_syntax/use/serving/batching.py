@@ -147,14 +147,12 @@ class Stage:
         entry.add_done_callback(lambda _: self._forget(entry) if entry.cancelled() else None)
         return entry
 
-    def close(self, seconds: float | None = None) -> bool:
+    def close(self, seconds: float | None = None) -> None:
         """Process the items that were submitted, then end the thread. No further items are accepted.
 
         Args:
-            seconds: time limit, after which remaining items are cancelled (default: none)
-
-        Returns:
-            whether the thread has ended; work that makes no steps may still be running
+            seconds: time limit, after which remaining items are cancelled (default: none); work that makes no steps may
+                go on
         """
         with self._changed:
             self._closed = True
@@ -164,7 +162,6 @@ class Stage:
             self._stopped = True
             # Work that makes steps ends at its next one.
             self._thread.join(1.0)
-        return not self._thread.is_alive()
 
     def _forget(self, entry: _Entry) -> None:
         with self._changed:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu, read_conllu, text_of
+from fairseq_syntax.corpus.parsed_line import token_spans
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use import BEAM
 
@@ -210,7 +211,9 @@ class Parse(BaseModel):
             arcs = [Arc(dependent=d + 1, head=0 if h == d else h + 1, label=l, p=p) for d, h, l, p in line.arcs]
         return cls(
             words=line.words,
-            characters=_characters(line),
+            characters=[
+                span for token, span in zip(line.tokens, token_spans(line)) for _ in range(token.first, token.last + 1)
+            ],
             heads=[0 if h == i else h + 1 for i, h in enumerate(line.heads)],
             labels=line.deprels,
             tags=line.upos,
@@ -218,16 +221,6 @@ class Parse(BaseModel):
             arcs=arcs,
             conllu=format_conllu(replace(line, line_number=number), comments=numbered),
         )
-
-
-def _characters(line: ParsedLine) -> list[tuple[int, int]]:
-    """The character span of each word's surface token in :func:`.parsed_line.text_of` the line."""
-    spans, start = [], 0
-    for token in line.tokens:
-        end = start + len(token.form)
-        spans += [(start, end)] * (token.last + 1 - token.first)
-        start = end + token.space_after
-    return spans
 
 
 class Alignment(BaseModel):

@@ -142,8 +142,8 @@ def load_models(
     return models
 
 
-def examples_of(model: ServedModel, count: int = 3) -> list[str]:
-    """Short example sentences from the model's test or validation data, if available."""
+def examples_of(model: ServedModel) -> list[str]:
+    """Three short example sentences from the model's test or validation data, if available."""
     task, langs = model.task, (model.source_lang, model.target_lang)
     for split in ("test", "valid"):
         prefix = os.path.join(task.data_dir, f"{split}.{'-'.join(langs)}.{langs[0]}")
@@ -151,7 +151,7 @@ def examples_of(model: ServedModel, count: int = 3) -> list[str]:
             continue
         dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
         short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
-        chosen = islice((tokens for tokens in short if unknown not in tokens), count)
+        chosen = islice((tokens for tokens in short if unknown not in tokens), 3)
         texts = (text_of_tokens(t, task.source_dictionary, task.segmenter("source"), langs[0]) for t in chosen)
         return list(dict.fromkeys(texts))
     return []
