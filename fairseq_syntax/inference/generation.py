@@ -73,7 +73,7 @@ class Generation:
         taken = cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
-                cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
+                cls, arguments = generator[0], {**(arguments or {}), **generator[1]}
         return args, cls, arguments
 
     def _new_aligner(self, models: Sequence[Any]) -> Aligner:

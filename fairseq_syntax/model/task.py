@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fairseq.dataclass.configs import FairseqDataclass
 
@@ -46,13 +46,6 @@ class SyntaxTask(Protocol):
         """What models need of the syntax of a side (``source``, ``target``): ``tree``, ``arcs``; None if unknown."""
 
 
-class Generator(NamedTuple):
-    """A replacement of fairseq's generator: its class and its additional arguments."""
-
-    cls: type
-    arguments: dict[str, Any]
-
-
 class SystemSearch:
     """The search of a system, with one instance per task; registered by :func:`register_search`.
 
@@ -65,8 +58,8 @@ class SystemSearch:
     def __init__(self, task: SyntaxTask) -> None:
         self.task = task
 
-    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
-        """The generator for these models; None for fairseq's or that of another system.
+    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> tuple[type, dict[str, Any]] | None:
+        """The class of these models' generator and its further arguments; None for fairseq's or another system's.
 
         Args:
             args: the options of generation

@@ -12,7 +12,7 @@ from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import option, option_name
-from fairseq_syntax.model.task import Generator, SyntaxTask, SystemSearch, register_search
+from fairseq_syntax.model.task import SyntaxTask, SystemSearch, register_search
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates, tag_string
 
@@ -47,7 +47,7 @@ class TagSearch(SystemSearch):
         super().__init__(task)
         self._print_best = 0
 
-    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:
+    def generator(self, models: Sequence[Any], args: Any, taken: bool) -> tuple[type, dict[str, Any]] | None:
         cfg = self.task.cfg
         mode = str(cfg.tag_search)
         other = [o for o in ("print_alignment", "score_reference") if getattr(args, o, None)]
@@ -70,7 +70,7 @@ class TagSearch(SystemSearch):
         from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not needed in training
 
         templates = self._templates(models[0].decoder) if mode == "template" else None
-        return Generator(LatentGenerator, {"mode": mode, "templates": templates})
+        return LatentGenerator, {"mode": mode, "templates": templates}
 
     def _templates(self, decoder: LaSynDecoder) -> Any:
         source = self.task.cfg.tag_templates
