@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_syntax.use.serving.batching import Cancelled, RunningBatches, Stage
+from fairseq_syntax.use.serving.batching import PAUSE, Cancelled, Stage
 
 
 class Work:
@@ -195,39 +195,37 @@ def test_light_items_take_half_of_the_time_at_most():
 
 
 def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most(monkeypatch):
-    work, running, go = Stepping(), RunningBatches(), threading.Event()
-    wait, waited = running.wait_for_light, []
-    monkeypatch.setattr(running, "wait_for_light", lambda *given: waited.append(wait(*given)) or waited[-1])
+    slept, sleep = [], time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
+    work, running, go = Stepping(), [], SimpleQueue()
     stage = Stage("test", work, size=4, weight=2000, patience=0.0, running=running)
-    other = Stage("other", lambda key, items, on_step, nested: [go.wait(20)], size=1, weight=20, running=running)
+    other = Stage("other", lambda key, items, on_step, nested: [go.get(timeout=60)], size=1, weight=20, running=running)
+
+    def makes_steps(count: int) -> None:
+        until = work.steps[10_000] + count
+        while work.steps[10_000] < until:
+            sleep(0.002)
+
     heavy = stage.submit(10_000, weight=1000)
     assert work.began.wait(20)
-    seen = work.steps[10_000]
     light = other.submit(0, weight=250)
-    while work.steps[10_000] < seen + 3:  # a light one that takes for ever does not stop it
-        time.sleep(0.002)
-    assert True in waited
-    go.set()
+    while PAUSE not in slept:
+        sleep(0.002)
+    makes_steps(3)  # a light one that takes for ever does not stop it
+    go.put(1)
     assert light.result(20)
     middling = other.submit(0, weight=251)  # not light beside this one: both go on
+    while 251 not in running:
+        sleep(0.002)
+    makes_steps(2)
+    slept.clear()
+    makes_steps(3)
+    assert PAUSE not in slept
+    go.put(1)
     assert middling.result(20)
     heavy.cancel()
     stage.close(), other.close()
-
-
-def test_what_runs_is_told_of_other_stages_light_batches():
-    running = RunningBatches()
-    assert not running.wait_for_light(10, 20)
-    with running.batch(11):
-        assert not running.wait_for_light(10, 20)
-        over = []
-        with running.batch(10):
-            waiting = threading.Thread(target=lambda: over.append(running.wait_for_light(10, 20)))
-            waiting.start()
-            waiting.join(0.05)
-            assert not over and running.wait_for_light(10, 0.0)
-        waiting.join(20)
-        assert over == [True]
+    assert not running
 
 
 def test_a_large_request_delays_its_own_items_and_not_those_of_others():

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 from fairseq_syntax.inference.search_control import OnStep
 
 LIGHT = 0.25  # an item may interrupt a batch if its weight is at most this share of the heaviest item's
 PATIENCE = 0.2  # seconds before a batch can be interrupted; most batches finish earlier
+PAUSE = 0.005  # seconds for which a heavy batch waits before it looks again whether a light one of another stage runs
 
 
 class Cancelled(TimeoutError):
@@ -39,37 +39,6 @@ class _Entry(Future[Any]):
         return self._refused or time.monotonic() > self.deadline
 
 
-class RunningBatches:
-    """The weights of the batches that several stages are processing; heavy batches wait for light ones.
-
-    Otherwise they would compete for the processors, and another model's short sentence would take twice as long.
-    """
-
-    def __init__(self) -> None:
-        self._weights: list[float] = []
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def batch(self, weight: float) -> Iterator[None]:
-        """Register a batch for the duration of the context; ``weight`` is that of its heaviest item."""
-        # Appending is atomic, and only removals have waiters to notify.
-        self._weights.append(weight)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._weights.remove(weight)
-                self._changed.notify_all()
-
-    def wait_for_light(self, most: float, seconds: float) -> bool:
-        """Wait, at most for some seconds, until no batch up to this weight is running; return whether there was one."""
-        if not any(weight <= most for weight in tuple(self._weights)):  # checked in every step, so without the lock
-            return False
-        with self._changed:
-            self._changed.wait_for(lambda: not any(weight <= most for weight in self._weights), seconds)
-        return True
-
-
 class Stage:
     """A worker thread that processes waiting items in batches.
 
@@ -85,7 +54,9 @@ class Stage:
         size: the maximum number of items in a batch
         weight: the maximum weight of a batch including padding (the number of items times the largest weight). A
             heavier item forms a batch by itself.
-        running: shared with other stages, so that heavy batches wait for their light ones
+        running: the weight of the heaviest item of each batch that is being processed, in a list shared with other
+            stages: heavy batches wait for their light ones. Otherwise they would compete for the processors, and
+            another model's short sentence would take twice as long.
         patience: seconds before a light batch may interrupt a running one
 
     If ``work`` raises, the batch is halved and tried again, so an item that fails does not affect the others; its
@@ -99,11 +70,11 @@ class Stage:
         *,
         size: int,
         weight: float,
-        running: RunningBatches | None = None,
+        running: list[float] | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._work, self._size, self._weight = work, size, weight
-        self._running, self._patience = running or RunningBatches(), patience
+        self._running, self._patience = [] if running is None else running, patience
         self._waiting: dict[_Entry, None] = {}  # in the order of arrival
         self._changed = threading.Condition()
         self._clock = 0.0  # virtual time: the start tag of the batch in progress
@@ -204,8 +175,12 @@ class Stage:
                 entry.set_exception(Cancelled("too late"))
         batch = [entry for entry in batch if not entry.done()]
         if batch:
-            with self._running.batch(max(entry.weight for entry in batch)):
+            weight = max(entry.weight for entry in batch)
+            self._running.append(weight)  # atomic, as is its removal
+            try:
                 self._finish(batch, nested)
+            finally:
+                self._running.remove(weight)
 
     def _finish(self, batch: list[_Entry], nested: bool) -> None:
         try:
@@ -247,7 +222,10 @@ class Stage:
             now = time.monotonic()
             # The batch's own time (now - begin - away), less its patience and the time of earlier interruptions.
             left = now - begin - self._patience - 2 * away
-            if not nested and left >= 0 and (self._interrupt(light) or self._running.wait_for_light(light, left)):
+            if not nested and left >= 0:
+                if not self._interrupt(light):
+                    while time.monotonic() < now + left and any(weight <= light for weight in tuple(self._running)):
+                        time.sleep(PAUSE)
                 away += time.monotonic() - now
             return unwanted
 
