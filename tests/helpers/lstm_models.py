@@ -70,8 +70,9 @@ def net_input(batch: list[Line], left: bool = True, targets: int = 7) -> dict:
     }
 
 
-def check_same_in_any_batch(m, batch: list[Line]) -> None:
-    """Each line alone gives the same logits and attention as in the batch, padded left or right."""
+def check_same_in_any_batch(m) -> None:
+    """Each line alone gives the same logits and attention as in a batch, padded left or right."""
+    batch = [*lines(4), empty_line(), *lines(5, count=2, max_words=12)]
     with torch.no_grad():
         for left in (True, False):
             logits, attention = m(**net_input(batch, left))
@@ -83,11 +84,12 @@ def check_same_in_any_batch(m, batch: list[Line]) -> None:
                 assert not attention[i, :, own:].any()
 
 
-def check_search(m, batch: list[Line], beam: int = 3) -> None:
-    """Beam search over the batch finds what it finds for each line alone, with the scores of one full pass."""
+def check_search(m) -> None:
+    """Beam search over a batch finds what it finds for each line alone, with the scores of one full pass."""
     from fairseq.sequence_generator import SequenceGenerator
 
-    generator = SequenceGenerator([m], m.decoder.dictionary, beam_size=beam, max_len_b=8)
+    batch = [*lines(6, count=6), empty_line()]
+    generator = SequenceGenerator([m], m.decoder.dictionary, beam_size=3, max_len_b=8)
 
     def search(some):
         inputs = {k: v for k, v in net_input(some).items() if k != "prev_output_tokens"}

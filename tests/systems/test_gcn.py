@@ -115,12 +115,11 @@ def test_where_it_acts_in_an_lstm():
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_lstm_same_alone_and_in_any_batch(options):
-    m = model("gcn_lstm", **options)
-    check_same_in_any_batch(m, [*lines(4), empty_line(), *lines(5, count=2, max_words=12)])
+    check_same_in_any_batch(model("gcn_lstm", **options))
 
 
 def test_lstm_search_with_beams():
-    check_search(model("gcn_lstm"), [*lines(6, count=6), empty_line()])
+    check_search(model("gcn_lstm"))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

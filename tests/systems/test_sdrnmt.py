@@ -132,13 +132,12 @@ def test_both_contexts_share_their_weights():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_same_alone_and_in_any_batch(arch):
-    m = model(arch, sdrnmt_channels=6)
-    check_same_in_any_batch(m, [*lines(4), empty_line(), *lines(5, count=2, max_words=12)])
+    check_same_in_any_batch(model(arch, sdrnmt_channels=6))
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_search_with_beams(arch):
-    check_search(model(arch, sdrnmt_channels=6), [*lines(6, count=6), empty_line()])
+    check_search(model(arch, sdrnmt_channels=6))
 
 
 @pytest.mark.parametrize("arch", ARCHS)
