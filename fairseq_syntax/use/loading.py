@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, tasks
@@ -18,14 +18,6 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import check_device
 
 
-class Loaded(NamedTuple):
-    """Models in evaluation mode on one device, the configuration of the last one, and their task."""
-
-    models: list[Any]
-    cfg: Any
-    task: Any
-
-
 def load_models(
     paths: Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str] | None = None,
@@ -33,7 +25,7 @@ def load_models(
     task: Any = None,
     device: str | None = None,
     **overrides: Any,
-) -> Loaded:
+) -> tuple[list[Any], Any, Any]:
     """Load checkpoints of this package's task, or of fairseq's ``translation``, which this package's task replaces.
 
     Args:
@@ -42,6 +34,9 @@ def load_models(
         task: the task to use (default: that of the first checkpoint)
         device: default: a GPU if available
         overrides: new values for options stored in the checkpoints
+
+    Returns:
+        the models in evaluation mode on one device, the configuration of the last one, and their task
 
     Raises:
         SyntaxDataError: a file is missing or not a fairseq checkpoint; its data are missing or differ from the training
@@ -81,7 +76,7 @@ def load_models(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     for model in models:
         model.eval()
-    return Loaded([model.to(device) for model in models], cfg, task)
+    return [model.to(device) for model in models], cfg, task
 
 
 def _data_above(data: str | None, checkpoint: str) -> str | None:

@@ -155,17 +155,6 @@ def between_words(of_pieces: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return of_pieces[np.ix_(first, first)]
 
 
-def predicted_heads(weights: np.ndarray, sentences: Sequence[tuple[int, int]]) -> list[int]:
-    """The tree that a parent head predicts, as 0-based heads of the words; a root is its own head.
-
-    Args:
-        weights: the head's attention [W, W], by :func:`between_words`
-        sentences: word spans ``[start, end)``
-    """
-    # Softmax in float32 can underflow to 0, which has no logarithm.
-    return decode_line(np.log(np.maximum(weights, 1e-30)), sentences)[0]
-
-
 def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
     """Find the best tree of each sentence in a line.
 

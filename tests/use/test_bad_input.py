@@ -123,7 +123,7 @@ def test_relative_data_are_found_from_every_folder(toy, trained, tmp_path, monke
     data.symlink_to(toy.data)
     for folder in (tmp_path / "work", tmp_path, checkpoint.parent):
         monkeypatch.chdir(folder)
-        task = load_models([os.path.relpath(checkpoint)], device="cpu").task
+        _, _, task = load_models([os.path.relpath(checkpoint)], device="cpu")
         assert os.path.samefile(task.data_dir, data)
     data.unlink()
     with data_error(path="checkpoint.pt"):

@@ -19,7 +19,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
-from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, exhibit_of_parse, show_model
+from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse, show_model
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["collect"]
@@ -112,9 +112,9 @@ def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> 
     exhibit.counts, exhibit.words = counts, [word_of(list(islice(left, n))) for n in counts]
     heads, labels, tags = flat.head.tolist(), store.labels["deprel"], store.labels["upos"]
     exhibit.tags, exhibit.spans = [tags[i] for i in flat.upos], store.spans(number - 1)
-    if flat.arcs is not None:
-        exhibit.arcs = [(dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows()]
-    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in flat.deprel], arc_probabilities(heads, exhibit.arcs))
+    rows = flat.arcs.rows() if flat.arcs is not None else ()
+    arcs = [(dependent, head, labels[label], p) for dependent, head, label, p in rows]
+    exhibit.add_parse(heads, [labels[i] for i in flat.deprel], arcs)
     return exhibit
 
 

@@ -12,7 +12,7 @@ from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.use.parent_head import between_words, parent_head, predicted_heads
+from fairseq_syntax.use.parent_head import between_words, decode_line, parent_head
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["Exhibit", "Output", "Tree"]
@@ -63,6 +63,15 @@ class Exhibit:
     spans: list[tuple[int, int]] = field(default_factory=list)
     outputs: dict[str, Output] = field(default_factory=dict)
 
+    def add_parse(self, heads: list[int], labels: list[str], arcs: list[tuple[int, int, str, float]]) -> None:
+        """Add the parser's tree and distribution, which is empty if it has none."""
+        mass: dict[tuple[int, int], float] = {}  # of each arc, summed over labels
+        for dependent, head, _, p in arcs:
+            mass[dependent, head] = mass.get((dependent, head), 0.0) + p
+        # 0 if the parser's threshold left the arc out, which can happen to arcs of the tree.
+        of_heads = [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
+        self.arcs, self.trees["parser"] = arcs, Tree(heads, labels, of_heads)
+
 
 def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
     """The exhibit of a sentence outside a dataset, from its parse (if any) and its pieces with ``</s>``.
@@ -79,19 +88,9 @@ def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
     exhibit = Exhibit(1, text_of(line), "", [t.form for t in line.tokens], tags, list(stored.pieces), pieces)
     if not line.parsed:  # its heads are meaningless
         return exhibit
-    exhibit.arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
-    labels = [names["deprel"][i] for i in stored.deprel]
-    exhibit.trees["parser"] = Tree(stored.head, labels, arc_probabilities(stored.head, exhibit.arcs))
+    arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
+    exhibit.add_parse(stored.head, [names["deprel"][i] for i in stored.deprel], arcs)
     return exhibit
-
-
-def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]]) -> list[float | None]:
-    """The probability of each word's head, summed over labels; None without distributions."""
-    mass: dict[tuple[int, int], float] = {}
-    for dependent, head, _, p in arcs:
-        mass[dependent, head] = mass.get((dependent, head), 0.0) + p
-    # 0 if the parser's threshold left the arc out, which can happen to arcs of the tree.
-    return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
 
 
 def show_model(
@@ -106,8 +105,8 @@ def show_model(
         return
     if exhibit.words:
         weights = between_words(attention["encoder"][layer][head], exhibit.counts)
-        # An unparsed line counts as one sentence.
-        heads = predicted_heads(weights, exhibit.spans or [(0, len(exhibit.words))])
+        # An unparsed line counts as one sentence. Softmax in float32 can underflow to 0, which has no logarithm.
+        heads, _ = decode_line(np.log(np.maximum(weights, 1e-30)), exhibit.spans or [(0, len(exhibit.words))])
         p: list[float | None] = [float(weights[word, head]) for word, head in enumerate(heads)]
         labels = ["root" if i == h else "" for i, h in enumerate(heads)]
         exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)
