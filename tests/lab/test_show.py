@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 
 import browser as chromium
@@ -27,6 +28,7 @@ from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.lab.figures.heatmap import arc_levels, heat_maps
 from fairseq_syntax.lab.figures.plot import save
 from fairseq_syntax.lab.figures.sentences import collect
+from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
 from fairseq_syntax.use.pages.page import page
 
@@ -153,6 +155,17 @@ def trained(tmp_path_factory):
         "PASCAL": str(_train(data, folder / "pascal", "pascal_transformer_tiny", "--criterion", "cross_entropy")),
         "heads": str(_train(data, folder / "heads", "supervised_head_transformer_tiny", *supervised)),
     }
+
+
+@pytest.mark.slow
+def test_data_of_the_other_direction_show_their_parse(trained, tmp_path):
+    data = shutil.copytree(trained[0], tmp_path / "bin", ignore=shutil.ignore_patterns(MANIFEST))
+    for path in data.glob("*.en-de.*"):
+        path.rename(path.with_name(path.name.replace(".en-de.", ".de-en.")))
+    options = ["-s", "en", "-t", "de", "--criterion", "cross_entropy"]
+    model = str(_train(data, tmp_path / "model", "pascal_transformer_tiny", *options))
+    (shown,), *_ = collect(str(data), "valid", [3], {"PASCAL": model}, beam=1)
+    assert shown.trees["parser"].heads == [1, 2, 2, 4, 2, 2]
 
 
 @pytest.mark.slow

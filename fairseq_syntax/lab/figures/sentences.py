@@ -11,7 +11,6 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
@@ -72,7 +71,7 @@ def collect(
             raise SyntaxDataError(f"{len(lines)} lines, but {split} has {total} sentences", path=(files or {})[name])
     if gold is not None and len(gold) != total:
         raise SyntaxDataError(f"the gold parse has {len(gold)} lines, but {split} {total} sentences")
-    path = store_path(data, split, src, tgt, src)
+    path = task.directory.store_path(split, "source")
     store = SyntaxStore(path) if os.path.exists(path) else None
     exhibits = []
     for number in progress(numbers, of="translating", unit="sentences"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import numpy as np
 from fairseq import utils
 
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer, distinct_1
@@ -46,17 +44,14 @@ class _Numbered:
         return [self.templates[i] for i in sample["id"].tolist()]
 
 
-def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams:
-    """The pairs of adjacent tags in the target's parse of a split.
+def training_bigrams(task: Any, column: str) -> TagBigrams:
+    """The pairs of adjacent tags in the target's parse of the training data.
 
     Args:
         task: a ``syntax_translation`` task
         column: ``upos`` or ``xpos``
     """
-    source, target = task.cfg.source_lang, task.cfg.target_lang
-    # As in fairseq, the data may have been binarized for the other direction.
-    paths = [store_path(task.data_dir, split, *pair, target) for pair in ((source, target), (target, source))]
-    store = SyntaxStore(next(filter(os.path.exists, paths), paths[0]))
+    store = SyntaxStore(task.directory.store_path("train", "target"))
     pairs: set[tuple[int, int]] = set()
     for start in range(0, len(store), SENTENCES_AT_A_TIME):
         flat = store.fetch(np.arange(start, min(start + SENTENCES_AT_A_TIME, len(store))))
