@@ -6,7 +6,6 @@ import copy
 import html
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ __all__ = ["BaseTranslator", "Translation"]
 logger = logging.getLogger(__name__)
 Translating = TypeVar("Translating", bound="BaseTranslator")
 TOO_LONG = "the {} has {} pieces, and the model takes {}: split it"  # without </s>
-# JSON and Python strings may contain lone surrogates, which UTF-8, and so parsers and segmenters, cannot encode.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
@@ -204,10 +201,10 @@ class BaseTranslator(ABC):
 
     def _checked(self, sentence: Sentence) -> Sentence:
         """The sentence, with its parse read. Raises SyntaxDataError if its text or parse is invalid."""
-        bad = _SURROGATE.search(" ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence)
-        if bad is not None:
-            half = f"U+{ord(bad[0]):04X}, a lone surrogate"
-            raise SyntaxDataError(f"character {bad.start() + 1} is half of one: {half}")
+        try:
+            (" ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence).encode()
+        except UnicodeEncodeError as error:  # a lone surrogate, which parsers and segmenters cannot encode either
+            raise SyntaxDataError(f"no Unicode text: {error}") from None
         return self._input.checked_parse(sentence)
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:

@@ -168,9 +168,15 @@ def test_one_of_a_batch_is_told_of_alone():
     stage.close()
 
 
-def test_a_light_item_does_not_wait_for_a_heavy_batch():
+@pytest.fixture
+def impatient(monkeypatch):
+    """Batches can be interrupted from the first step on."""
+    monkeypatch.setattr("fairseq_syntax.use.serving.batching.PATIENCE", 0.0)
+
+
+def test_a_light_item_does_not_wait_for_a_heavy_batch(impatient):
     work = Stepping()
-    stage = Stage("test", work, size=4, weight=2000, patience=0.0)
+    stage = Stage("test", work, size=4, weight=2000)
     heavy = stage.submit(20_000, weight=1000)  # for long: a busy machine may take seconds for what follows
     assert work.began.wait(20)
     middling = stage.submit(7, weight=500)
@@ -181,9 +187,9 @@ def test_a_light_item_does_not_wait_for_a_heavy_batch():
     stage.close()
 
 
-def test_light_items_take_half_of_the_time_at_most():
+def test_light_items_take_half_of_the_time_at_most(impatient):
     work = Stepping()
-    stage = Stage("test", work, size=1, weight=2000, patience=0.0)
+    stage = Stage("test", work, size=1, weight=2000)
     heavy = stage.submit(100, weight=1000)
     light: list[Future[int]] = []
     done: SimpleQueue[int] = SimpleQueue()  # how many light ones are, when the heavy one is
@@ -194,11 +200,11 @@ def test_light_items_take_half_of_the_time_at_most():
     stage.close()
 
 
-def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most(monkeypatch):
+def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most(monkeypatch, impatient):
     slept, sleep = [], time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
     work, running, go = Stepping(), [], SimpleQueue()
-    stage = Stage("test", work, size=4, weight=2000, patience=0.0, running=running)
+    stage = Stage("test", work, size=4, weight=2000, running=running)
     other = Stage("other", lambda key, items, on_step, nested: [go.get(timeout=60)], size=1, weight=20, running=running)
 
     def makes_steps(count: int) -> None:

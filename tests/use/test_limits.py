@@ -181,8 +181,9 @@ def test_requests_that_come_while_a_batch_is_worked_on_go_together():
 
 
 @pytest.mark.parametrize("text", ["ab " * 40, "狗在睡觉" * 20], ids=["spaces", "none"])
-def test_words_of_a_batch_are_bounded_whether_or_not_spaces_are_between_them(text):
-    model, service = stand_in_service(wait=True, search_words=4 * 60)  # four hypotheses
+def test_words_of_a_batch_are_bounded_whether_or_not_spaces_are_between_them(text, monkeypatch):
+    monkeypatch.setattr("fairseq_syntax.use.serving.service.SEARCH_WORDS", 4 * 60)  # four hypotheses
+    model, service = stand_in_service(wait=True)
     with running(service) as server:
         threads = [threading.Thread(target=server.translate, kwargs={"text": text}) for _ in range(3)]
         wait_behind_the_first(model, service, threads)

@@ -57,7 +57,6 @@ class Stage:
         running: the weight of the heaviest item of each batch that is being processed, in a list shared with other
             stages: heavy batches wait for their light ones. Otherwise they would compete for the processors, and
             another model's short sentence would take twice as long.
-        patience: seconds before a light batch may interrupt a running one
 
     If ``work`` raises, the batch is halved and tried again, so an item that fails does not affect the others; its
     result is the exception.
@@ -71,10 +70,9 @@ class Stage:
         size: int,
         weight: float,
         running: list[float] | None = None,
-        patience: float = PATIENCE,
     ) -> None:
         self._work, self._size, self._weight = work, size, weight
-        self._running, self._patience = [] if running is None else running, patience
+        self._running = [] if running is None else running
         self._waiting: dict[_Entry, None] = {}  # in the order of arrival
         self._changed = threading.Condition()
         self._clock = 0.0  # virtual time: the start tag of the batch in progress
@@ -220,8 +218,8 @@ class Stage:
             if len(unwanted) == len(batch) or self._stopped:
                 raise Cancelled
             now = time.monotonic()
-            # The batch's own time (now - begin - away), less its patience and the time of earlier interruptions.
-            left = now - begin - self._patience - 2 * away
+            # The batch's own time (now - begin - away), less the patience and the time of earlier interruptions.
+            left = now - begin - PATIENCE - 2 * away
             if not nested and left >= 0:
                 if not self._interrupt(light):
                     while time.monotonic() < now + left and any(weight <= light for weight in tuple(self._running)):

@@ -21,6 +21,8 @@ from fairseq_syntax.use.serving.metrics import Metrics
 from fairseq_syntax.use.serving.models import ServedModel, Source
 
 logger = logging.getLogger(__name__)
+# The most in a batch, padding included: words for the parser, and words times beam size for a model.
+PARSE_WORDS, SEARCH_WORDS = 1024, 8192
 
 
 class Service:
@@ -31,8 +33,6 @@ class Service:
         source: the parser for sentences that come without a parse
         capacity: the maximum number of pending translations (sentences times models)
         batch_size: the maximum number of sentences in a batch
-        parse_words: the maximum number of words in a batch of the parser, padding included
-        search_words: the maximum number of words times beam size in a batch of a model, padding included
     """
 
     def __init__(
@@ -42,8 +42,6 @@ class Service:
         *,
         capacity: int = 1024,
         batch_size: int = 32,
-        parse_words: int = 1024,
-        search_words: int = 8192,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.default = models[0].name
@@ -51,9 +49,9 @@ class Service:
         self.accepted = 0
         self.metrics = Metrics(lambda: self.accepted, capacity)
         common: dict[str, Any] = {"size": batch_size, "running": []}
-        self._parsing = Stage("parse", self._parse_batch, weight=parse_words, **common)
+        self._parsing = Stage("parse", self._parse_batch, weight=PARSE_WORDS, **common)
         self._translating = {
-            name: Stage(f"translate {name}", self._translate_batch, weight=search_words, **common)
+            name: Stage(f"translate {name}", self._translate_batch, weight=SEARCH_WORDS, **common)
             for name in self.models
         }
 
