@@ -184,11 +184,6 @@ def test_search_with_lstms(arch, options):
     assert set(recorder.waits) - {"fairseq", "test", *ON_HOST} == levels | {"model/lstm_attention.py:select"}
 
 
-class Templates:
-    def of(self, sample, models):
-        return [[1, OPEN, 2], [1], [2, 3], [1, 2, 3], [OPEN]]
-
-
 @pytest.mark.parametrize(
     "mode, waits",
     [
@@ -200,7 +195,8 @@ class Templates:
 def test_search_with_lasyn(mode, waits):
     """finalize_hypos waits where hypotheses end, as fairseq's own does; joint search asks whether it may stop."""
     model = tiny_syntax.tiny_model("lasyn_transformer").eval()
-    templates = Templates() if mode == "template" else None
+    given = [[1, OPEN, 2], [1], [2, 3], [1, 2, 3], [OPEN]]
+    templates = (lambda sample: given) if mode == "template" else None
     generator = LatentGenerator(
         [model], tiny_syntax.dictionary(), mode=mode, templates=templates, beam_size=2, max_len_b=6
     )

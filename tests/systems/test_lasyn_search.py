@@ -30,7 +30,7 @@ class Given:
     def __init__(self, *templates):
         self.templates = templates
 
-    def of(self, batch, models):
+    def __call__(self, batch):
         return [self.templates[i] for i in batch["id"].tolist()]
 
 

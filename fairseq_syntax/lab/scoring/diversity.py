@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,16 +31,6 @@ class Variation(NamedTuple):
     distance: int
     tags: Template
     text: str
-
-
-@dataclass
-class _Numbered:
-    """Templates by sentence number."""
-
-    templates: Mapping[int, Template]
-
-    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
-        return [self.templates[i] for i in sample["id"].tolist()]
 
 
 def training_bigrams(task: Any, column: str) -> TagBigrams:
@@ -89,8 +78,11 @@ class Diversifier:
     def translate(self, templates: Mapping[int, Template]) -> dict[int, str]:
         """The best translation of each sentence with its given tags."""
         longest = max(map(len, templates.values()), default=1)  # edits may make it longer than any translation
-        numbered = _Numbered(templates)
-        hypotheses = self._search(list(templates), mode="template", templates=numbered, max_len_b=longest)
+
+        def of_batch(batch: Mapping[str, Any]) -> list[Template]:
+            return [templates[i] for i in batch["id"].tolist()]
+
+        hypotheses = self._search(list(templates), mode="template", templates=of_batch, max_len_b=longest)
         return {i: self.text(h["tokens"]) for i, h in hypotheses}
 
     def vary(

@@ -158,7 +158,7 @@ class LatentGenerator(SequenceGenerator):
 
     Args:
         mode: ``marginal`` (Equation 5), ``joint`` (max over z of P(y, z)) or ``template`` (P(y | z), z given)
-        templates: the source of templates, such as :class:`.templates.FileTemplates`; needed for ``template``
+        templates: gives the templates of a batch, such as :class:`.templates.FileTemplates`; needed for ``template``
         others: as in fairseq, for LaSyn models
     """
 
@@ -188,7 +188,7 @@ class LatentGenerator(SequenceGenerator):
     def generate(self, models: list[Any], sample: dict[str, Any], **kwargs: Any) -> list[list[dict[str, Tensor]]]:
         """Translate a batch; an error if a template is missing, or its length exceeds the search's limit."""
         if self.templates is not None:
-            self.model.templates = self.templates.of(sample, models)
+            self.model.templates = self.templates(sample)
             self._check_lengths(self.model.templates, sample)
         return super().generate(models, sample, **kwargs)
 

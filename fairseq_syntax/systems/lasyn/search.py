@@ -5,6 +5,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
@@ -14,7 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import option, option_name
 from fairseq_syntax.model.task import SyntaxTask, SystemSearch, register_search
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
-from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates, tag_string
+from fairseq_syntax.systems.lasyn.templates import FileTemplates, reference_templates, tag_string
 
 REFERENCE = "reference"
 
@@ -79,7 +80,7 @@ class TagSearch(SystemSearch):
             raise SyntaxDataError("--tag-search template needs --tag-templates", hint=hint)
         if source == REFERENCE:
             check_tags(decoder, self.task)
-            return ReferenceTemplates()
+            return partial(reference_templates, decoder)
         templates = FileTemplates(source, decoder.latent_names)
         for dataset in self.task.datasets.values():  # empty in fairseq-interactive
             templates.check_count(len(dataset))

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
-from fairseq_syntax.systems.lasyn.model import END, UNKNOWN
+from fairseq_syntax.systems.lasyn.model import END, UNKNOWN, LaSynDecoder
 
 OPEN = UNKNOWN  # a position without a tag, where tags are summed out
 OPEN_TAG = "_"
@@ -62,7 +62,7 @@ class FileTemplates:
                 hint="one line of tags per sentence, in the order of the text",
             )
 
-    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
+    def __call__(self, sample: Mapping[str, Any]) -> list[Template]:
         """The templates for a batch."""
         numbers = sample["id"].tolist()
         # In fairseq-interactive, the number of sentences is not known in advance.
@@ -71,20 +71,17 @@ class FileTemplates:
         return [self.templates[i] for i in numbers]
 
 
-class ReferenceTemplates:
-    """The tags of the parsed reference translations, which give an upper bound."""
+def reference_templates(decoder: LaSynDecoder, sample: Mapping[str, Any]) -> list[Template]:
+    """The tags of the parsed reference translations of a batch, which give an upper bound.
 
-    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
-        """The templates for a batch; words with tags unknown to the model are left open."""
-        syntax = target_syntax(sample)
-        if syntax is None:
-            raise SyntaxDataError(
-                "templates from the references need their parse, and this data has none",
-                hint="binarize with a parsed target, or give a file of tags",
-            )
-        decoder, target = models[0].decoder, sample["target"]
-        values = decoder.target_values(target, syntax).tolist()
-        special = {decoder.padding_idx, decoder.dictionary.eos()}
-        return [
-            [v for v, word in zip(row, words) if word not in special] for row, words in zip(values, target.tolist())
-        ]
+    Words with tags unknown to the model are left open.
+    """
+    syntax, target = target_syntax(sample), sample["target"]
+    if syntax is None:
+        raise SyntaxDataError(
+            "templates from the references need their parse, and this data has none",
+            hint="binarize with a parsed target, or give a file of tags",
+        )
+    values = decoder.target_values(target, syntax).tolist()
+    special = {decoder.padding_idx, decoder.dictionary.eos()}
+    return [[v for v, word in zip(row, words) if word not in special] for row, words in zip(values, target.tolist())]
