@@ -17,14 +17,13 @@ from fairseq_syntax.runtime.files import check_rereadable
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
-_PIECES = "pieces of the training texts, in order; FILE.conllu is the parse"
-_JOINED = "texts of the other side, for a joined dictionary"
-
 ARGUMENTS = [
     FILE_LANGUAGE,
-    Option("--input FILE", _PIECES, **SEVERAL, required=True),
+    Option(
+        "--input FILE", "pieces of the training texts, in order; FILE.conllu is the parse", **SEVERAL, required=True
+    ),
     OUTPUT_FOLDER,
-    Option("--joined FILE", _JOINED, **SEVERAL, default=[]),
+    Option("--joined FILE", "texts of the other side, for a joined dictionary", **SEVERAL, default=[]),
     Option("--threshold", "like --thresholdsrc of fairseq-preprocess", type=natural, default=0),
     Option("--nwords", "like --nwordssrc of fairseq-preprocess", type=whole(-1), default=-1),
     Option("--padding-factor", "like --padding-factor of fairseq-preprocess", type=positive, default=8),

@@ -16,13 +16,10 @@ from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 
-_TRAIN = "training corpora, to be doubled and shuffled"
-_OTHERS = "corpora to tag for translation (valid, test)"
-
 ARGUMENTS = [
     *LANGUAGES,
-    Option("--train PREFIX", _TRAIN, **SEVERAL, default=[]),
-    Option("--translate-only PREFIX", _OTHERS, **SEVERAL, default=[]),
+    Option("--train PREFIX", "training corpora, to be doubled and shuffled", **SEVERAL, default=[]),
+    Option("--translate-only PREFIX", "corpora to tag for translation (valid, test)", **SEVERAL, default=[]),
     OUTPUT_FOLDER,
     Choice("--form", "form of the linearized parse", "brackets", "relations"),
     Flag("--words", "put the words' pieces into the brackets, not their UPOS"),
