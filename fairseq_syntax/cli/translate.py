@@ -12,19 +12,16 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import is_stream, opened, read_sentences, translator_options
 from fairseq_syntax.corpus.text_parts import count_lines
+from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
 from fairseq_syntax.runtime.files import check_output
 from fairseq_syntax.runtime.named_files import files_of
-
-if TYPE_CHECKING:
-    from fairseq_syntax.inference.sentences import Sentence
 
 ARGUMENTS = [
     MODEL,

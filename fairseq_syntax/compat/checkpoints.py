@@ -12,6 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed.utils import _TensorPlaceholder
+from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
+from omegaconf import DictConfig, ListConfig
+from omegaconf.base import ContainerMetadata, Metadata
+from omegaconf.nodes import AnyNode
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -20,10 +27,6 @@ _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 def install() -> None:
     """Make fairseq load what it saves, detect damage, write atomically, and let the task check resumed checkpoints."""
-    from fairseq import checkpoint_utils
-    from fairseq.file_io import PathManager
-    from fairseq.trainer import Trainer
-
     _allow_types()
     save, load = checkpoint_utils._torch_persistent_save, checkpoint_utils.load_checkpoint_to_cpu
     go_on = Trainer.load_checkpoint
@@ -95,11 +98,6 @@ def _allow_types() -> None:
     Options are a Namespace or an omegaconf tree, ``--eval-bleu`` logs NumPy counts, and resuming on a rank above 0
     receives placeholders.
     """
-    from fairseq.distributed.utils import _TensorPlaceholder
-    from omegaconf import DictConfig, ListConfig
-    from omegaconf.base import ContainerMetadata, Metadata
-    from omegaconf.nodes import AnyNode
-
     # The functions that rebuild NumPy arrays and scalars, under their names before and since NumPy 2.
     rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]

@@ -9,6 +9,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from fairseq import utils
+from fairseq.models.transformer import transformer_decoder, transformer_encoder
+from fairseq.modules import FairseqDropout
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
@@ -18,8 +21,6 @@ from fairseq_syntax.runtime.files import read_lines
 
 def install() -> None:
     """Make ``--encoder-embed-path`` accept files without a header, of which fairseq would skip the first word."""
-    from fairseq import utils
-
     utils.parse_embedding = parse_embedding
 
 
@@ -81,9 +82,6 @@ def name_dropouts(model: nn.Module) -> None:
     fairseq compares the name of the class that created a dropout module, such as ``TransformerEncoder``, with the
     option.
     """
-    from fairseq.models.transformer import transformer_decoder, transformer_encoder
-    from fairseq.modules import FairseqDropout
-
     for module in model.modules():
         base = next((c for c in type(module).__mro__ if c.__module__.startswith("fairseq.")), None)
         for child in module.children():

@@ -9,6 +9,9 @@ import socket
 from typing import Any
 
 import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils
+from fairseq.models import distributed_fairseq_model as wrapping
 from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -29,9 +32,6 @@ def _run_without_gpus() -> None:
     fairseq counts GPUs instead of processes: it fails an assertion, starts no process, or trains independently in each
     process of ``torchrun``. Its default ``--ddp-backend pytorch_ddp`` passes a GPU to PyTorch.
     """
-    from fairseq.distributed import utils
-    from fairseq.models import distributed_fairseq_model as wrapping
-
     original, wrapper = utils.call_main, wrapping.DistributedDataParallel
 
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
@@ -86,8 +86,6 @@ def _begin_trainings_anew() -> None:
 
     Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint.
     """
-    from fairseq import checkpoint_utils
-
     verify = checkpoint_utils.verify_checkpoint_directory
 
     @functools.wraps(verify)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from fairseq_syntax.corpus.segmentation import SEPARATOR, Segmenter
 from fairseq_syntax.corpus.words import language_of
-
-if TYPE_CHECKING:
-    from fairseq_syntax.corpus.segmentation import Segmenter
 
 # Spaces between two kana, Han characters or their punctuation.
 _UNSPACED = r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
@@ -43,8 +41,6 @@ def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[s
 
 
 def _undo_marks(pieces: Iterable[str]) -> str:
-    from fairseq_syntax.corpus.segmentation import SEPARATOR
-
     return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").rstrip(" ")
 
 

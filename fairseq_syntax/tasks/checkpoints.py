@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.data.directory import segmentation_path
+from fairseq_syntax.data.directory import DataDirectory, segmentation_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, option_name
 from fairseq_syntax.runtime.files import fingerprint
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
-    from fairseq_syntax.data.directory import DataDirectory
 
 SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data there"
 

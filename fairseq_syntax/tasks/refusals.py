@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from fairseq.models.lstm import LSTMModel
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.locks import hold_folder
-
-if TYPE_CHECKING:
-    from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 
 
 def is_set(option: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from fairseq import utils
+from omegaconf import OmegaConf
 
 from fairseq_syntax.data.directory import dictionary_path
 from fairseq_syntax.data.labels import labels_path
@@ -32,8 +33,6 @@ def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = Non
     Raises:
         SyntaxDataError: the checkpoint or its data do not exist
     """
-    from omegaconf import OmegaConf
-
     (model,), cfg, task = load_models([path], data, device="cpu")
     options: Any = OmegaConf.to_container(cfg.model) if OmegaConf.is_config(cfg.model) else vars(cfg.model)
     return TrainedModel(model, dict(options), task, load_head(path, model))
