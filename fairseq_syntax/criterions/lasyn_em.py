@@ -5,7 +5,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from fairseq import utils
@@ -16,7 +16,6 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_syntax.data.batch import places_of
-from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.packing import target_syntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
@@ -24,6 +23,9 @@ from fairseq_syntax.model.options import check_options, option, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 from fairseq_syntax.systems.lasyn.softmax import em_loss
+
+if TYPE_CHECKING:
+    from fairseq_syntax.data.epochs import TrainingBatches
 
 
 @dataclass
@@ -112,7 +114,7 @@ class LaSynEMCriterion(FairseqCriterion):
         loss = loss + head_loss
         return loss, size, {"loss": loss.data, **log, **head_log}
 
-    def epoch_iterator(self, base: TrainingBatches) -> TrainingBatches:
+    def epoch_iterator(self, base: "TrainingBatches") -> "TrainingBatches":
         """The task's batches, with the batches of each update repeated K times."""
         base.repeats = self._em_steps
         return base

@@ -19,9 +19,6 @@ from torch import Tensor
 from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, dictionary_path, language_pair
-from fairseq_syntax.data.epochs import TrainingBatches
-from fairseq_syntax.data.parse_dropout import drop_parses
-from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
@@ -36,6 +33,8 @@ from fairseq_syntax.tasks.refusals import (
 )
 
 if TYPE_CHECKING:
+    from fairseq_syntax.data.epochs import TrainingBatches
+    from fairseq_syntax.data.parse_origins import ParseOrigins
     from fairseq_syntax.inference.generation import Generation
     from fairseq_syntax.inference.spelling import SegmentationDecoder
 
@@ -106,6 +105,8 @@ class SyntaxTranslationTask(TranslationTask):
     @cached_property
     def parse_origins(self) -> ParseOrigins:
         """How the training text of the loaded models was parsed."""
+        from fairseq_syntax.data.parse_origins import ParseOrigins
+
         return ParseOrigins(self.directory.parsed_with("source"))
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -271,6 +272,8 @@ class SyntaxTranslationTask(TranslationTask):
 
         They are always composed as in epoch 1, so that a resumed run has the same batches as an uninterrupted one.
         """
+        from fairseq_syntax.data.epochs import TrainingBatches
+
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
         # --update-ordered-indices-seed adds the epoch to the seed. (Outside fairseq's commands, cfg.seed is not a
         # number but the string of a reference.)
@@ -296,6 +299,8 @@ class SyntaxTranslationTask(TranslationTask):
         generators either, since the choice of the filler depends on whether the run was resumed.
         """
         if self.cfg.parse_dropout and "src_syntax" in sample["net_input"]:
+            from fairseq_syntax.data.parse_dropout import drop_parses
+
             epoch = self.datasets[self.cfg.train_subset].epoch
             sample = drop_parses(sample, self.cfg.parse_dropout, seed=int(self.cfg.seed), epoch=epoch)
         if not ignore_grad:

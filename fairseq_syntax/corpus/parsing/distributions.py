@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.marginals import arc_marginals
-
-if TYPE_CHECKING:
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
 
 Arc = tuple[int, int, str, float]
 
