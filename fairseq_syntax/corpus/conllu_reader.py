@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fairseq_syntax.corpus.line_numbers import Block, LineNumbers, is_blank, natural
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
-from fairseq_syntax.errors import SyntaxDataError, quoted
+from fairseq_syntax.errors import quoted
 from fairseq_syntax.runtime.files import decode_line
 
 NAMES = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
@@ -48,9 +48,7 @@ class ConlluReader:
         self.path, self.first_line, self.empty = path, first_line, empty
         self.before = self.last_line = before
         self.line_numbers = LineNumbers(path, n_lines, first_line, is_part)
-
-    def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
-        raise SyntaxDataError(message, path=self.path, line=line, hint=hint)
+        self.fail = self.line_numbers.fail
 
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
         """Yield the parse of each text line, from the rows of the file as text or bytes."""

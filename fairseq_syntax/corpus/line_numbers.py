@@ -81,7 +81,7 @@ class LineNumbers:
             elif number is None:
                 yield Block(-1, first, block)
             else:
-                self._fail(f"'# line = {number}' has no sentence", first)
+                self.fail(f"'# line = {number}' has no sentence", first)
 
     def _comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
         """The 1-based line number of a sentence after a comment in file line ``at``; ``number`` is that before it.
@@ -92,15 +92,15 @@ class LineNumbers:
         if match is None:
             return number
         if within:
-            self._fail(f"{quoted(row)} in the middle of a sentence", at, "a blank line ends a sentence")
+            self.fail(f"{quoted(row)} in the middle of a sentence", at, "a blank line ends a sentence")
         value = natural(match[2])
         if value is None or (value == 0 and match[1] == "line"):
-            self._fail(f"not a number of lines: {quoted(row)}", at)
+            self.fail(f"not a number of lines: {quoted(row)}", at)
         if match[1] == "line":
             return value
         if not self._declared:
             if self._n_lines not in (None, value):
-                self._fail(f"holds the parse of {value} lines, but the text has {self._n_lines}", at)
+                self.fail(f"holds the parse of {value} lines, but the text has {self._n_lines}", at)
             self._n_lines, self._declared = value, True
         return number
 
@@ -110,15 +110,15 @@ class LineNumbers:
             self.numbered = number is not None
         elif self.numbered != (number is not None):
             message = "some sentences have a '# line = N', and others none"
-            self._fail(message, at, "give every sentence one, or none if each is a line of its own")
+            self.fail(message, at, "give every sentence one, or none if each is a line of its own")
         index = self.next if number is None else number - 1
         if index == self._last:
             return index
         if index < self.next:
-            self._fail(f"'# line = {index + 1}' comes after '# line = {self.next}'", at)
+            self.fail(f"'# line = {index + 1}' comes after '# line = {self.next}'", at)
         if self._n_lines is not None and index >= self._n_lines:
             message = f"this sentence is of line {index + 1}, but the text has {self._n_lines} lines"
-            self._fail(message, at, "parse the text again, or name the right text")
+            self.fail(message, at, "parse the text again, or name the right text")
         self._check_gap(index - self.next, at)
         self._last, self.next = index, index + 1
         return index
@@ -130,15 +130,15 @@ class LineNumbers:
         may_lack_sentences = self._declared if self.numbered is None else self.numbered
         if self.next != total and not may_lack_sentences:
             hint = "without '# line = N' comments there must be one sentence for every line"
-            self._fail(f"holds {self.next} sentences, but the text has {total} lines", hint=hint)
+            self.fail(f"holds {self.next} sentences, but the text has {total} lines", hint=hint)
         self._check_gap(total - self.next, None)
         return total
 
     def _check_gap(self, lines: int, at: int | None) -> None:
         if not self._trusted and lines > MOST_EMPTY_LINES:
-            self._fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
+            self.fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
-    def _fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
+    def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
         raise SyntaxDataError(message, path=self._path, line=line, hint=hint)
 
 

@@ -114,10 +114,10 @@ class Parser(ABC):
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
         split = [number for number, old in enumerate(whole, first_line) if old is not tokenized[number - first_line]]
         _warn_of(split, f"a sentence of more than {self.options.max_words} tokens is parsed in parts")
-        parses = iter(self.checked_parses(*self._model_input(tokenized, first_line)))
+        parses = iter(self._checked_parses(*self._model_input(tokenized, first_line)))
         parsed: list[ParsedLine] = []
         for index, line in enumerate(tokenized):
-            parse = assemble(line, [next(parses) for _ in line], first_line + index)
+            parse = _assembled(line, [next(parses) for _ in line], first_line + index)
             text = lines[index]
             expected = single_spaced(text) if isinstance(text, str) else " ".join(text)
             if text_of(parse) != expected:
@@ -137,7 +137,7 @@ class Parser(ABC):
         # The memory of a batch is proportional to its number of words times the characters of the longest word.
         return [[word[:LONGEST_WORD] for word in sentence] for sentence in words], numbers
 
-    def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
+    def _checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
         """:meth:`parse_sentences`, with its result validated; ``numbers`` are the 0-based lines of the sentences."""
         parses = self.parse_sentences(sentences) if sentences else []
         parser = f"the parser {self.options.parser}"
@@ -209,7 +209,7 @@ def _fault_of(parse: SentenceParse, n: int) -> str:
     return ""
 
 
-def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:
+def _assembled(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:
     """Join tokenized sentences and their parses into one line; ids become 0-based indices into its words."""
     line = ParsedLine(line_number=line_number)
     for sentence, parse in zip(sentences, parses, strict=True):
