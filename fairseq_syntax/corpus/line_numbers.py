@@ -139,6 +139,7 @@ class LineNumbers:
             self.fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
+        """Raise SyntaxDataError at a line of the file."""
         raise SyntaxDataError(message, path=self._path, line=line, hint=hint)
 
 

@@ -73,7 +73,8 @@ class Generation:
         taken = cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
-                cls, arguments = generator[0], {**(arguments or {}), **generator[1]}
+                cls, more = generator
+                arguments = {**(arguments or {}), **more}
         return args, cls, arguments
 
     def _new_aligner(self, models: Sequence[Any]) -> Aligner:
