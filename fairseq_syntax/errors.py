@@ -57,7 +57,7 @@ def imports_of(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         hint = f"pip install 'fairseq-syntax[{extra}]'"
-        raise SyntaxDataError(f"a package is missing: {error.name or error}", hint=hint) from error
+        raise SyntaxDataError(f"an import failed: {error}", hint=hint) from error
 
 
 def quoted(text: str) -> str:

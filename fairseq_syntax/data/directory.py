@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.corpus.store.schema import store_path
+from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, tokens_prefix
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.runtime.files import file_sha256
 from fairseq_syntax.runtime.manifest import Manifest, file_checksum
@@ -105,12 +105,17 @@ class DataDirectory:
         names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
         return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
 
-    def store_path(self, split: str, side: str) -> str:
-        """The store of a side of a split; data of the opposite direction are used too, as in fairseq."""
+    def prefix(self, split: str, side: str) -> str:
+        """The path of a side of a split without its suffix; as in fairseq, also in data of the opposite direction."""
         (source, target), lang = self.langs.values(), self.langs[side]
-        straight = store_path(self.path, split, source, target, lang)
-        reverse = store_path(self.path, split, target, source, lang)
-        return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
+        straight, reverse = (
+            tokens_prefix(self.path, split, *pair, lang) for pair in ((source, target), (target, source))
+        )
+        return reverse if os.path.exists(f"{reverse}.idx") and not os.path.exists(f"{straight}.idx") else straight
+
+    def store_path(self, split: str, side: str) -> str:
+        """The store of a side of a split."""
+        return self.prefix(split, side) + STORE_SUFFIX
 
     @cached_property
     def _manifest(self) -> Manifest:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ import fairseq_syntax.use.serving.models as served_models
 from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, text_of
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.serving.messages import EXAMPLE_CONLLU, MAX_BEAM, MAX_SENTENCES, REQUEST_EXAMPLES
 from fairseq_syntax.use.serving.models import Source, examples_of, load_models, load_source
 from fairseq_syntax.use.serving.service import Service
@@ -342,6 +345,14 @@ def test_examples_are_sentences_of_the_models_data(toy, trained):
     known = {text_of(line) for line in toy.lines["test"]}
     examples = examples_of(model)
     assert len(examples) == 3 and set(examples) <= known
+
+
+def test_examples_of_data_of_the_other_direction(toy, trained, tmp_path):
+    data = shutil.copytree(toy.data, tmp_path / "bin", ignore=shutil.ignore_patterns(MANIFEST))
+    for path in Path(data).glob("*.en-de.*"):
+        path.rename(path.with_name(path.name.replace(".en-de.", ".de-en.")))
+    (model,) = load_models({"PASCAL": trained}, data=str(data))
+    assert len(examples_of(model)) == 3
 
 
 def test_without_a_parser(trained):

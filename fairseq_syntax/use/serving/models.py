@@ -144,15 +144,16 @@ def load_models(
 
 def examples_of(model: ServedModel) -> list[str]:
     """Three short example sentences from the model's test or validation data, if available."""
-    task, langs = model.task, (model.source_lang, model.target_lang)
+    task = model.task
     for split in ("test", "valid"):
-        prefix = os.path.join(task.data_dir, f"{split}.{'-'.join(langs)}.{langs[0]}")
+        prefix = task.directory.prefix(split, "source")
         if not os.path.exists(f"{prefix}.idx"):
             continue
         dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
         short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
         chosen = islice((tokens for tokens in short if unknown not in tokens), 3)
-        texts = (text_of_tokens(t, task.source_dictionary, task.segmenter("source"), langs[0]) for t in chosen)
+        decode = task.segmenter("source"), model.source_lang
+        texts = (text_of_tokens(tokens, task.source_dictionary, *decode) for tokens in chosen)
         return list(dict.fromkeys(texts))
     return []
 
