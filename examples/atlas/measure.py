@@ -191,14 +191,20 @@ def atis() -> dict[str, Any] | None:
 
 
 def longer() -> dict[str, Any]:
-    """French after twice as many updates; empty if that has not been run."""
-    runs = runs_of("libreoffice-fr-8000")
+    """French after twice as many updates, and after the usual number with the same seeds; empty if not yet run."""
+    runs, usual = runs_of("libreoffice-fr-8000"), runs_of("libreoffice-fr")
     if BASELINE not in runs:
         return {}
     of = plan(recipe_of("fr"))
     pages = text_of(located(str(of.recipe.score.groups).replace("{test}", "test"), of.base))
-    resampled = Resampled(Scorer("bleu", [text_of(of.text("test", "fr"))], "13a"), runs, DRAWS, groups=pages)
-    return {"scores": resampled.score, "rows": measure(resampled, BASELINE, CONTROLS)}
+    scorer = Scorer("bleu", [text_of(of.text("test", "fr"))], "13a")
+
+    def measured(some: Runs) -> dict[str, Any]:
+        resampled = Resampled(scorer, some, DRAWS, groups=pages)
+        return {"scores": resampled.score, "rows": measure(resampled, BASELINE, CONTROLS)}
+
+    before = measured({system: usual[system][: len(each)] for system, each in runs.items()})
+    return {**measured(runs), "seeds": len(runs[BASELINE]), "before": before}
 
 
 def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, Any]:

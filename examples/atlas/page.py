@@ -309,19 +309,22 @@ def correlations(languages: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def longer_sentence(longer: Mapping[str, Any], languages: Mapping[str, Any]) -> str:
+def longer_sentence(longer: Mapping[str, Any]) -> str:
     """Whether the gains are more than faster learning."""
-    row = row_of(longer.get("rows", []), "PSH")
-    if not row:
+    if not longer:
         return "Whether the gains are more than faster learning has not been measured: all models have 4,000 updates."
-    before = languages["fr"]["metrics"]["BLEU"]["scores"]["transformer"]
+    before, seeds = longer["before"], longer["seeds"]
+    after_row, before_row = (row_of(part["rows"], "PSH") for part in (longer, before))
+    after, usual = (part["scores"]["transformer"] for part in (longer, before))
     text = (
-        f"Are these gains only faster learning? With 8,000 updates instead of 4,000 (French, 1 seed), the plain "
-        f"Transformer reaches {longer['scores']['transformer']:.2f} BLEU instead of {before:.2f}, and PSH gains "
-        f"{interval(row['gain'])}"
+        f"Are these gains only faster learning? With 8,000 updates instead of 4,000 (French, {seeds} "
+        f"{'seed' if seeds == 1 else 'seeds'}), the plain Transformer reaches {after:.2f} BLEU instead of {usual:.2f}, "
+        f"and PSH gains {interval(after_row['gain'])} instead of {interval(before_row['gain'])}"
     )
-    linear = twin_of(row, "linear").get("syntax")
-    return f"{text}; the parse − *linear* is {interval(linear)}." if linear else f"{text}."
+    syntax, before_syntax = (twin_of(row, "linear").get("syntax") for row in (after_row, before_row))
+    if syntax:
+        text += f"; the parse − *linear* is {interval(syntax)} instead of {interval(before_syntax)}"
+    return f"{text}."
 
 
 # -- the quality of the parse ------------------------------------------------------------------------------------------
@@ -507,7 +510,7 @@ def page(results: Mapping[str, Any]) -> str:
         languages=languages_table(languages).render("markdown"),
         where=where(languages),
         correlations=correlations(languages),
-        longer=longer_sentence(results["longer"], languages),
+        longer=longer_sentence(results["longer"]),
         amounts=amounts_table(results["amounts"], tests).render("markdown"),
         quality=parse_table(quality).render("markdown") if quality else "Not run yet.",
         controls=controls_table(tests).render("markdown"),

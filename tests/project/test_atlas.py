@@ -175,11 +175,14 @@ def test_correlations_with_word_order():
     assert "+1.000" in text and "-1.000" in text
 
 
-def test_twice_the_updates(results):
-    row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {"linear": {"syntax": [-1.5, -4, 1]}}}
-    text = page.longer_sentence({"scores": {"transformer": 30.25}, "rows": [row]}, results["languages"])
-    assert all(figure in text for figure in ("30.25", "+2.50", "-1.50"))
-    assert "not been measured" in page.longer_sentence({}, results["languages"])
+def test_twice_the_updates():
+    def of(score: float, gain: float, syntax: float) -> dict:
+        row = {"system": "PSH", "gain": [gain, 1.0, 4.0], "controls": {"linear": {"syntax": [syntax, -4, 1]}}}
+        return {"scores": {"transformer": score}, "rows": [row]}
+
+    text = page.longer_sentence({**of(30.25, 2.5, -1.5), "seeds": 1, "before": of(20.75, 3.5, -2.25)})
+    assert all(figure in text for figure in ("30.25", "+2.50", "-1.50", "20.75", "+3.50", "-2.25", "1 seed)"))
+    assert "not been measured" in page.longer_sentence({})
 
 
 def test_less_data(results):
