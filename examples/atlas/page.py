@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import correlation
 from typing import TYPE_CHECKING, Any
@@ -205,7 +205,10 @@ def languages_table(languages: Mapping[str, Any]) -> Table:
         by_count: dict[int, list[str]] = {}
         for name, count in seeds.items():
             by_count.setdefault(count, []).append(name.replace("transformer", "plain").replace("PSH.", ""))
-        row.append(", ".join(f"{count} ({', '.join(names)})" for count, names in by_count.items()) or "0")
+        counts = [
+            f"{count} ({', '.join(names)})" if len(by_count) > 1 else f"{count}" for count, names in by_count.items()
+        ]
+        row.append(", ".join(counts) or "0")
         rows.append(row)
     head = ["language", "crossing", "plain", "PSH gains", "the parse − *linear*", "the parse − *random*", "seeds"]
     notes = [
@@ -258,6 +261,11 @@ def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
     return {lang: row for lang, row in rows.items() if row.get("gain")}
 
 
+def named(langs: Collection[str]) -> str:
+    """The names of languages."""
+    return "all six languages" if len(langs) == len(LANGUAGES) else listed([LANGUAGES[lang] for lang in langs])
+
+
 def languages_sentence(languages: Mapping[str, Any]) -> str:
     """What PSH gains by language, and where it does better or worse with the parse than with control trees."""
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
@@ -272,10 +280,10 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
     if not rows:
         return f"{text}; what syntax gives in them has not been measured yet."
     gains = {lang: row["gain"] for lang, row in rows.items()}
-    significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
+    significant = [lang for lang, gain in gains.items() if is_significant(gain)]
     text += (
         f". PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
-        f"{listed([LANGUAGES[lang] for lang in gains])}, significantly in {listed(significant) or 'none of them'}."
+        f"{named(gains)}, significantly in {named(significant) or 'none of them'}."
     )
     differences = []
     for control, word, sign in (
@@ -285,10 +293,8 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         ("linear", "better", 1),
     ):
         added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
-        if names := [
-            LANGUAGES[lang] for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0
-        ]:
-            differences.append(f"significantly {word} than with *{control}* trees in {listed(names)}")
+        if langs := [lang for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0]:
+            differences.append(f"significantly {word} than with *{control}* trees in {named(langs)}")
     if differences:
         text += f" With the parse, it is {', and '.join(differences)}."
     seeds = [number for lang in rows for number in languages[lang]["seeds"].values()]
