@@ -2,6 +2,8 @@
 
 import random
 from argparse import Namespace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -78,6 +80,26 @@ def test_intervals_of_a_property():
     assert of_groups["intervals"][0]["rows"] != found["intervals"][0]["rows"]
     table = by_table("chrF", found)
     assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
+
+
+def test_the_interval_of_a_share_is_that_of_the_draws():
+    """By hand: 200 draws, in five of which, 2.5 %, there is no gain to have a share of."""
+    gains = np.linspace(0.5, 1.5, 200)
+    gains[:5] = -0.1
+    shares = np.random.default_rng(1).permutation(np.linspace(0.2, 0.8, 200))
+    drawn = {"base": np.full(200, 20.0), "S": 20 + gains, "S.linear": 20 + gains * shares}
+    difference = SimpleNamespace(difference=1.0, low=0.4, high=1.6)
+    resampled = SimpleNamespace(
+        score={"base": 20.0, "S": 21.0, "S.linear": 20.5},
+        scores=drawn,
+        of_seeds={name: [0] for name in drawn},
+        difference=lambda system, other: difference,
+    )
+    (row,) = measure(cast(Resampled, resampled), "base", ["linear"])
+    kept, low, high = row["controls"]["linear"]["kept"]
+    finite = sorted(shares[5:])
+    assert kept == pytest.approx(0.5) and low == pytest.approx(finite[5])
+    assert high == pytest.approx(finite[-1]), "draws without a gain are above all others"
 
 
 def test_no_share_of_a_gain_that_may_be_nothing():
