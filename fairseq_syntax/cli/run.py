@@ -122,7 +122,8 @@ def main(args: argparse.Namespace) -> int:
             check_options(work.plan)
         here = recipe.device == "cpu" and args.ray is None
         jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
-        with chosen_workers(args, count=jobs, cpus=recipe.threads) as workers:
+        gpus = 1.0 if recipe.device == "cuda" else 0.0
+        with chosen_workers(args, count=jobs, cpus=recipe.threads, gpus=gpus) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
             if cluster is not None:  # before the first stage, so that a wrong address is reported at once
                 cluster.connect()
