@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from warm_commands import warm_commands
 
 import fairseq_syntax
@@ -26,6 +28,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.stages import Command, Stage
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -176,6 +179,20 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
     assert len(kept.kept_runs) == 4 and "train base/1" not in made
     assert kept.results().reports == results.reports
     assert kept.kept.runs == again.kept.runs
+
+
+def test_an_interruption_does_not_wait_for_another_process(tmp_path):
+    stage = Stage("train", "name", (Command(["true"]),), (tmp_path / "made",), tmp_path / "stage")
+    held = FileLock(tmp_path / ".stage.lock", thread_local=False)
+    held.acquire()
+    timers = [threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)), threading.Timer(20, held.release)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        Runner(tmp_path).run([stage])
+    assert held.is_locked, "it waited"
+    timers[1].cancel()
+    held.release()
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ class Runner:
         """Make a stage unless it is done; returns whether it is done now."""
         try:
             step = stage.step()
-            with step.making() as record:
+            with step.making(stopped=lambda: self._stopped) as record:
                 if record is None:
                     self._run_commands(stage, step)
             return True
