@@ -22,6 +22,7 @@ from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
@@ -134,6 +135,30 @@ def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs
     assert seen == [jobs]
 
 
+@pytest.mark.parametrize("options", [["--output", "{}"], ["--set", "folder={}"]])
+def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, options):
+    """It would train in the same folders, and so remove the checkpoints."""
+    folders = []
+    monkeypatch.setattr(Work, "run", lambda work, runner: folders.append(work.plan.folder) or ["train base/1"])
+    options = [option.format(tmp_path / "a $b") for option in options]
+    for smoke in ([], ["--smoke"]):
+        assert command(["run", str(recipe), "--to", "score", *options, *smoke]) == 1
+    assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
+def test_on_a_cluster_a_training_gets_the_gpu_of_its_recipe(recipe, monkeypatch, device, gpus):
+    asked = []
+
+    def chosen_workers(args, **kinds):
+        asked.append(kinds)
+        raise SyntaxDataError("no cluster")
+
+    monkeypatch.setattr("fairseq_syntax.cli.run.chosen_workers", chosen_workers)
+    assert command(["run", str(recipe), "--set", f"device={device}", "--ray"]) == 1
+    assert asked == [{"count": 1, "cpus": 1, "gpus": gpus}]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
@@ -200,7 +225,7 @@ def test_an_interruption_does_not_wait_for_another_process(tmp_path):
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)
-    elsewhere = Work(Plan(load(recipe), recipe, tmp_path / "typed"))
+    elsewhere = Work(Plan(load(recipe, {"folder": str(tmp_path / "typed")}), recipe))
     lines = typed(elsewhere.all_stages(), elsewhere.variables)
     script = "\n".join(lines).replace("fairseq-syntax ", f"{sys.executable} -m fairseq_syntax ")
     for name in ("preprocess", "train", "generate"):

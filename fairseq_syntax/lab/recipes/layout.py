@@ -63,11 +63,11 @@ def located(text: str, base: Path) -> Path:
 class Layout:
     """The runs and tables of a recipe in the file ``path``, and the paths of its files in the result folder."""
 
-    def __init__(self, recipe: Recipe, path: Path, folder: Path | None = None) -> None:
+    def __init__(self, recipe: Recipe, path: Path) -> None:
         self.recipe = recipe
         self.path = path
         self.base = path.absolute().parent
-        self.folder = folder or located(recipe.folder or f"runs/{recipe.name}", self.base)
+        self.folder = located(recipe.folder or f"runs/{recipe.name}", self.base)
         self.langs = (recipe.corpus.source, recipe.corpus.target)
         self.tests = list(recipe.corpus.tests)
         self.splits = ["train", "valid", *self.tests]
