@@ -206,6 +206,21 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
     assert kept.kept.runs == again.kept.runs
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_a_folder_with_a_space(recipe, tmp_path):
+    recipe.write_text(
+        recipe.read_text()
+        + """commands:
+  write: {reason: test, before: corpus, outputs: ["{folder}/1", "{folder}/2"],
+          run: 'echo a > {folder}/1; cp "{folder}/1" {folder}/2'}
+"""
+    )
+    folder = tmp_path / "a folder"
+    run(recipe, folder=str(folder))
+    assert (folder / "2").read_text() == "a\n"
+
+
 def test_an_interruption_does_not_wait_for_another_process(tmp_path):
     stage = Stage("train", "name", (Command(["true"]),), (tmp_path / "made",), tmp_path / "stage")
     held = FileLock(tmp_path / ".stage.lock", thread_local=False)

@@ -88,7 +88,10 @@ class Layout:
             if seed not in self.recipe.seeds:
                 raise SyntaxDataError(f"no system has the seed {seed}", path=self.path)
         named = [run for run in self.runs if not only or run.system in only or str(run) in only]
-        return [run for run in named if not seeds or run.seed in seeds]
+        chosen = [run for run in named if not seeds or run.seed in seeds]
+        if not chosen:  # only results of earlier runs would be reported
+            raise SyntaxDataError("none of the runs in --only has such a seed", option="--seeds")
+        return chosen
 
     def variants(self, system: str) -> dict[str, Variant]:
         """The translation variants of a system."""
