@@ -206,6 +206,61 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
     assert kept.kept.runs == again.kept.runs
 
 
+OTHER = {"systems.other.train.lr": "0.2"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(recipe):
+    """The checkpoints and translations of earlier settings are still there, and consistent with one another."""
+    run(recipe)
+    assert command(["run", str(recipe), "--set", "systems.other.train.lr=0.2", "--only", "base", "--seeds", "1"]) == 0
+    report = (recipe.parent / "runs/r/report.md").read_text("utf-8")
+    assert "Systems and their seeds: other 1, 2" in report and "| other |" not in report
+    base = ["base/1", "base/2"]
+    assert [str(run) for run in Work(Plan(load(recipe, OTHER), recipe)).finished()] == base
+    for change in ({"pieces.size": "50"}, {"corpus.filter.max_length": "8"}, {"env.X": "1"}):
+        assert Work(Plan(load(recipe, change), recipe)).finished() == [], change
+    data = Work(Plan(load(recipe, {"parse.controls.random": "{make: random, seed: 2}"}), recipe))
+    assert [str(run) for run in data.finished()] == base
+    # What can no longer be compared, as the corpus has been moved, is taken as it is.
+    (recipe.parent / "corpus").rename(recipe.parent / "elsewhere")
+    assert len(Work(Plan(load(recipe), recipe)).finished()) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_kept_translations_replace_those_of_other_settings(recipe):
+    work, _ = run(recipe, kept="kept.jsonl.gz")
+    results = work.results()
+    work.keep(results)
+    outputs = [work.plan.output(run, table) for run in work.plan.runs for table in work.plan.outputs(run)]
+    before = [path.read_bytes() for path in outputs]
+    run(recipe, **OTHER)
+    assert [path.read_bytes() for path in outputs] != before
+    again, made = run(recipe, kept="kept.jsonl.gz")
+    assert made == ["score test"] and len(again.kept_runs) == 4
+    assert again.results().reports == results.reports
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_a_report_is_written_although_a_value_is_missing(recipe, capsys):
+    recipe.write_text(
+        recipe.read_text().replace("score: {", "score: {values: {n: {file: '{run}/n.json', key: 0}}, ")
+        + """commands:
+  count: {reason: test, each: run, run: 'test {system} = base && echo [7] > {run}/n.json',
+          outputs: ["{run}/n.json"]}
+"""
+    )
+    assert command(["run", str(recipe), "--to", "score"]) == 0, "commands for the report do not run yet"
+    assert command(["run", str(recipe), "--seeds", "1"]) == 1
+    said = capsys.readouterr()
+    assert "failed: count other/1" in said.out and not said.err
+    report = (recipe.parent / "runs/r/report.md").read_text("utf-8")
+    assert "| base | 7.00 |" in report.partition("## Measured beside")[2], report
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_a_folder_with_a_space(recipe, tmp_path):
