@@ -366,3 +366,29 @@ def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
     recipe.write_text(text.replace("seeds: [1, 2]", f"seeds: {seeds}") + f"size: {size}\n")
     with warm_commands(tmp_path) as folder:
         check_kills(recipe, kills, models=2 * len(seeds), python=folder / "python")
+
+
+READER = """
+from fairseq_syntax.corpus.readers import Split
+
+def read(data, source, target):
+    (data / "notes").mkdir(exist_ok=True)
+    (data / "notes" / f"{target}.txt").write_text("written by the reader")
+    for name in ("train", "valid", "test"):
+        texts = [(data / f"{name}.{lang}").read_text().splitlines() for lang in (source, target)]
+        yield Split(name, list(zip(*texts)))
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_that_writes_next_to_the_corpus(recipe, tmp_path, started_at_once):
+    """Its files make neither the corpus another one nor the runs unfinished, nor do those of another language."""
+    (tmp_path / "reader.py").write_text(READER)
+    text = RECIPE.replace("train: corpus/train, valid: corpus/valid, tests: {test: corpus/test}", "reader: reader.py, "
+                          "data: corpus, tests: {test: test}")  # fmt: skip
+    recipe.write_text(text)
+    work, made = run(recipe)
+    assert len(work.finished()) == 4 and any("corpus" in name for name in made)
+    assert run(recipe)[1] == []
+    (tmp_path / "corpus" / "notes" / "fr.txt").write_text("written by a reader of another language")
+    assert len(Work(Plan(load(recipe, {}), recipe)).finished()) == 4

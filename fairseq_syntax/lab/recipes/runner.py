@@ -145,6 +145,8 @@ class Runner:
                 raise SyntaxDataError(f"it did not make {path}; {_end_of(log)}")
         seconds = round(time.monotonic() - begun, 1)
         commands = [str(command) for command in stage.commands]
+        # Readers may write next to the corpus, which does not make it another one.
+        step = stage.step() if stage.listed else step
         step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
         self.say(f"{stage.name}: done in {duration(seconds)}")
 

@@ -62,7 +62,8 @@ class Work:
         last = KINDS.index("translate")
         beside = {stage.name for stage in self.plan.trees(run)}
         before = [stage for stage in self.plan.stages([run]) if KINDS.index(stage.kind) <= last]
-        return not any(stage.is_stale() for stage in before if stage.name not in beside)
+        # A change in the corpus's folder, to which readers of other languages may write, is not one of its text yet.
+        return not any(stage.is_stale() for stage in before if not stage.listed and stage.name not in beside)
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations of the chosen runs, except for runs with stored results."""
