@@ -44,7 +44,10 @@ def main(argv: list[str] | None = None) -> int:
             import argcomplete
 
             argcomplete.autocomplete(parser)  # exits
-        if argv and not argv[0].startswith("-"):
+        if not argv:
+            parser.print_help(sys.stderr)
+            return 2
+        if not argv[0].startswith("-"):
             parser.error(_asking(f"there is no subcommand {argv[0]}", argv[0], modules))
     args, unknown = parser.parse_known_args(argv)
     if unknown:

@@ -9,6 +9,7 @@ After a change of the recipe, only the affected steps run again.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ ARGUMENTS = [
     Flag("--smoke", "run a version shrunk to seconds, in FOLDER-smoke"),
     Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
     Option("--model-dir DIR", "models of the source parser (parse.source.models)"),
-    Option("--output DIR", "result folder (folder)"),
+    Option("--output DIR", "result folder (folder); with --smoke, DIR-smoke"),
     Option("--set KEY=VALUE", "override keys, such as train.max-epoch=2", **PAIRS),
     Group(
         "a part of it",
@@ -95,13 +96,13 @@ def main(args: argparse.Namespace) -> int:
 
     changes = dict(args.set)
     # Relative to the current folder, unlike paths in a recipe. Quoted, because changes are parsed as YAML.
-    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir)):
+    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir), ("folder", args.output)):
         if folder is not None:
-            changes[key] = f'"{Path(folder).absolute()}"'
+            changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)
     path = Path(args.recipe)
     recipe = load(path, changes)
     recipe = smoke(recipe) if args.smoke else recipe
-    work = Work(Plan(recipe, path, args.output and Path(args.output).absolute()), args.only, args.seeds, args.to)
+    work = Work(Plan(recipe, path), args.only, args.seeds, args.to)
     if args.keep and work.kept_file is None:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
     if args.dry_run:
@@ -122,7 +123,8 @@ def main(args: argparse.Namespace) -> int:
             check_options(work.plan)
         here = recipe.device == "cpu" and args.ray is None
         jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
-        with chosen_workers(args, count=jobs, cpus=recipe.threads) as workers:
+        gpus = 1.0 if recipe.device == "cuda" else 0.0
+        with chosen_workers(args, count=jobs, cpus=recipe.threads, gpus=gpus) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
             if cluster is not None:  # before the first stage, so that a wrong address is reported at once
                 cluster.connect()

@@ -99,10 +99,11 @@ class CountedWarnings:
 
 
 def say(text: str) -> None:
-    """Print a line to stdout, above the bars if there are any."""
+    """Print a line to stdout at once, also into a pipe, and above the bars if there are any."""
     from tqdm import tqdm
 
     tqdm.write(text)
+    sys.stdout.flush()
 
 
 def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *, file: TextIO | None = None) -> None:

@@ -20,7 +20,7 @@ others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Long
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,14 +91,17 @@ class Step:
             write_json(record_path(self.outputs[0]), {"made_from": self.made_from, **state})
 
     @contextmanager
-    def making(self, *, replace: bool = True) -> Iterator[dict[str, Any] | None]:
+    def making(
+        self, *, replace: bool = True, stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[dict[str, Any] | None]:
         """A context that holds the step's lock; yields the record if the step is done, maybe by another process.
 
         Args:
             replace: whether existing outputs that this step did not make may be replaced
+            stopped: as in :func:`.locks.locked`
         """
         make_folder(self.outputs[0].parent)
-        with locked(self.outputs[0]):
+        with locked(self.outputs[0], stopped):
             record = self.record()
             if record is None and not replace:
                 self.check_replaceable()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from filelock import FileLock, Timeout
@@ -20,8 +21,15 @@ _held: dict[str, FileLock] = {}  # folder locks, which this process holds until 
 
 
 @contextmanager
-def locked(path: StrPath) -> Iterator[None]:
-    """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes."""
+def locked(path: StrPath, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """A context that holds the lock ``.NAME.lock`` of a file to be made, after waiting for other processes.
+
+    Args:
+        stopped: whether to give up waiting: for threads, which no signal interrupts
+
+    Raises:
+        SyntaxDataError: the file's folder cannot be written, or the waiting was stopped
+    """
     if not is_replaced(path):
         yield
         return
@@ -29,8 +37,10 @@ def locked(path: StrPath) -> Iterator[None]:
     lock = FileLock(os.path.join(folder, f".{name}.lock"))
     if not _try_lock(lock, path):
         logger.warning("%s: waiting for another process that writes it", os.fspath(path))
-        with as_data_error(path):
-            lock.acquire()
+        while not _try_lock(lock, path):
+            if stopped():
+                raise SyntaxDataError("stopped while another process was writing it", path=path)
+            time.sleep(0.05)
     try:
         yield
     finally:

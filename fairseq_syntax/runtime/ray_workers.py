@@ -14,8 +14,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -30,6 +30,7 @@ from fairseq_syntax.runtime.workers import FEWER_WORKERS, Pool, Workers, cores
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_REACH = 15
+SECONDS_TO_START = 10  # after which waiting for a worker is reported; a new worker process takes seconds itself
 ATTEMPTS = 5  # after so many lost workers, the task is at fault rather than the machines
 _PORT = 6379  # Ray's default
 # A cluster's head speaks gRPC over HTTP/2; servers answer this preface with a SETTINGS frame (type 4).
@@ -83,8 +84,10 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         self.count, self.cpus, self.gpus = count, cpus, gpus
         self._ray: Any = None
         self._is_ours = False  # whether this process has opened the connection
-        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": ATTEMPTS - 1}
-        self._commands: list[Any] = []  # Ray's references of running commands
+        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": ATTEMPTS - 1, "num_returns": "streaming"}
+        self._commands: list[Any] = []  # Ray's streams of running commands
+        self._working: set[Any] = set()  # Ray's streams of tasks that a worker has begun
+        self._told: set[str] = set()  # what is known to wait for a worker
         self._cancelled = False
 
     def __exit__(self, *_: object) -> None:
@@ -119,19 +122,44 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             self._is_ours = True
         self._ray = ray
         if self._room() < 1:
-            has = ray.cluster_resources()
-            message = f"a worker takes {self.cpus} CPUs and {self.gpus:g} GPUs, but the cluster has "
-            message += f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
+            message = f"a worker takes {self._resources()}, but no node has them: the cluster has "
+            message += self._resources(ray.cluster_resources())
             if self.address is None and self._is_ours:
                 raise SyntaxDataError(message, hint="--ray ADDRESS")
             logger.warning("%s: waiting for more", message)
         return ray
 
     def _room(self) -> int:
-        """The number of workers that currently fit the cluster."""
-        has = self._ray.cluster_resources()
-        places = has.get("CPU", 0) / self.cpus
-        return int(min(places, has.get("GPU", 0) / self.gpus) if self.gpus else places)
+        """The number of workers that fit the nodes of the cluster, including workers of others."""
+        wanted = {name: number for name, number in (("CPU", self.cpus), ("GPU", self.gpus)) if number}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return sum(int(min(has.get(name, 0) / number for name, number in wanted.items())) for has in nodes)
+
+    def _resources(self, has: Mapping[str, float] | None = None) -> str:
+        """Describe the resources of a cluster, by default those of a worker."""
+        has = {"CPU": self.cpus, "GPU": self.gpus} if has is None else has
+        return f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
+
+    def _result(self, stream: Any, command: str = "") -> Any:
+        """The result of a task, the second item of its stream; the first one comes when a worker begins it.
+
+        Says so once if a command waits for a worker or, for tasks without a name, if none of them is being worked on:
+        more of these are submitted than there are workers.
+        """
+        ray = self._ray
+        while not ray.wait([stream], timeout=SECONDS_TO_START)[0]:
+            if command not in self._told and (command or not self._working):
+                self._told.add(command)
+                what, free = f"{command}: " if command else "", self._resources(ray.available_resources())
+                has = self._resources(ray.cluster_resources())
+                logger.warning("%swaiting for a worker with %s; %s of %s are free", what, self._resources(), free, has)
+        self._told.discard(command)
+        self._working.add(stream)
+        try:
+            ray.get(next(stream))  # raises the error of a task that was lost before it began
+            return ray.get(next(stream))
+        finally:
+            self._working.discard(stream)
 
     @contextmanager
     def pool(self, work: Callable[[Any], Any]) -> Iterator[Pool]:
@@ -149,12 +177,15 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             options["runtime_env"] = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
         # max_calls: otherwise Ray ends a process after each GPU task, and the model would be reloaded.
         remote = ray.remote(max_calls=0)(_do_task).options(**options)
-        running: dict[Future[Any], Any] = {}  # Ray's references
+        running: dict[Future[Any], Any] = {}  # Ray's streams
+        # One task per worker, since Ray would run waiting tasks on more workers than requested.
+        window = self.count or 2 * max(1, self._room()) + 1
+        waiting = ThreadPoolExecutor(window)  # a thread for each task, which waits for its result
 
         def submit(task: Any) -> Future[Any]:
-            reference = remote.remote(job, task)
-            future: Future[Any] = reference.future()
-            running[future] = reference
+            stream = remote.remote(job, task)
+            future = waiting.submit(self._result, stream)
+            running[future] = stream
             return future
 
         def result(future: Future[Any]) -> Any:
@@ -167,17 +198,17 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             return value
 
         try:
-            # One task per worker, since Ray would run waiting tasks on more workers than requested.
-            yield Pool(self.count or 2 * max(1, self._room()) + 1, submit, result)
+            yield Pool(window, submit, result)
         except ray.exceptions.RayTaskError:
             raise  # a defect; the error contains the worker's traceback
         except ray.exceptions.RayError as error:
             message = f"{ATTEMPTS} workers were lost over the same part, usually for want of memory"
             raise SyntaxDataError(message, hint=FEWER_WORKERS) from error
         finally:
-            for reference in running.values():
+            for stream in running.values():
                 with suppress(ray.exceptions.RayError):
-                    ray.cancel(reference, force=True)
+                    ray.cancel(stream, force=True)
+            waiting.shutdown(wait=False)
 
     def command(self, arguments: list[str], **where: Any) -> int:
         """:func:`.commands.run_command` on a node of the cluster, and on another if the node is lost. Thread-safe.
@@ -185,10 +216,10 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         The command ends when this process does.
         """
         ray = self.connect()
-        reference = ray.remote(run_command).options(**self._options).remote(arguments, **where)
-        self._commands.append(reference)
+        stream = ray.remote(_do_command).options(**self._options).remote(arguments, **where)
+        self._commands.append(stream)
         try:
-            return int(ray.get(reference))
+            return int(self._result(stream, where["log"]))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, SyntaxDataError):
                 raise error.cause from None
@@ -199,13 +230,13 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             message = f"the command was lost with its worker: {_first_line(error)}"
             raise SyntaxDataError(message, path=where.get("log")) from error
         finally:
-            self._commands.remove(reference)
+            self._commands.remove(stream)
 
     def cancel(self) -> None:
         """End the running commands of all threads."""
         self._cancelled = True
-        for reference in list(self._commands):
-            self._ray.cancel(reference, force=True)
+        for stream in list(self._commands):
+            self._ray.cancel(stream, force=True)
 
 
 # ------------------------------------------------------------------------------------------------ on the cluster
@@ -224,14 +255,21 @@ class _Job(NamedTuple):
 _loaded: tuple[Any, Callable[[Any], Any]] | None = None  # the current job and GPUs of this process, and its function
 
 
-def _do_task(job: _Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[logging.LogRecord]]:
-    """Run a task in Ray, and return the result or a user error, and the log records.
+def _do_command(arguments: list[str], **where: Any) -> Iterator[int | None]:
+    """Run a command in Ray, and yield None at the beginning and its exit status at the end."""
+    yield None
+    yield run_command(arguments, **where)
+
+
+def _do_task(job: _Job, task: Any) -> Iterator[tuple[Any, SyntaxDataError | None, list[logging.LogRecord]] | None]:
+    """Run a task in Ray, and yield None at the beginning, and at the end the result or a user error, and the log.
 
     The function, which may contain a model, is loaded at a process's first task of a job and kept. Ray may assign
     another GPU to the next task; as PyTorch detects GPUs only once, the process sees all of them and selects one
     itself.
     """
     global _loaded
+    yield None
     import ray
     from ray import cloudpickle
 
@@ -261,7 +299,7 @@ def _do_task(job: _Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[lo
         user_error = error
     finally:
         logging.getLogger("fairseq_syntax").removeHandler(handler)
-    return result, user_error, [records.get() for _ in range(records.qsize())]
+    yield result, user_error, [records.get() for _ in range(records.qsize())]
 
 
 # --------------------------------------------------------------------------------------------------- addresses

@@ -90,6 +90,12 @@ def test_version():
     assert done.stdout == f"fairseq-syntax {fairseq_syntax.__version__}\n" and done.stderr == "[]\n"
 
 
+def test_without_a_subcommand_all_are_listed(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert not said.out and all(f"  {name}" in said.err for name in SUBCOMMANDS)
+
+
 def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Every option, those of the figures of ``plot`` as well."""
     for action in parser._actions:

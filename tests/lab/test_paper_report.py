@@ -77,7 +77,7 @@ def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):
     buckets = [{"over": 0, "to": 10, "sentences": 4, "BLEU": {"base": 1.0, "DLAA": 2.0}}]
     table = {"of": "source", "width": 10, "buckets": buckets}
     results = Results({Scored("short"): scored(1.0, 2.0, by_length=table, baseline="base")}, {})
-    plan = Plan(recipe(by_length=10), tmp_path / "paper.yaml", tmp_path / "out")
+    plan = Plan(recipe(by_length=10), tmp_path / "paper.yaml")
     (section,) = pictures(plan, results)
     assert [Path(picture.path).exists() for picture in section.blocks] == [True, True]
     markdown, page = write_report(plan, results)

@@ -63,7 +63,7 @@ def name_of(path: Path) -> str:
 def test_smoke(path, tmp_path):
     if not os.environ.get("EVERY_RECIPE"):
         pytest.skip("minutes: make recipes runs them")
-    recipe = load(path, {"corpus.data": str(tmp_path / "data")})
+    recipe = load(path, {"corpus.data": str(tmp_path / "data"), "folder": str(tmp_path / "out")})
     langs = (recipe.corpus.source, recipe.corpus.target)
     paper_corpora.CORPORA[recipe.corpus.reader](tmp_path / "data", langs)
     small = smoke(recipe)
@@ -72,7 +72,7 @@ def test_smoke(path, tmp_path):
         small.corpus.options.update(words=words, group_size="5", valid_pairs="5")
     small = small.model_copy(update={"score": small.score.model_copy(update={"tokenize": "char"})})
     extended = any(line.startswith("extends:") for line in path.read_text(encoding="utf-8").splitlines())
-    work = Work(Plan(small, path, tmp_path / "out"), some(small) if extended else None)
+    work = Work(Plan(small, path), some(small) if extended else None)
     assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
     report = write_report(work.plan, work.results())[0].read_text(encoding="utf-8")
     for name in some(small) if extended else small.systems:

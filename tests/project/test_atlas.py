@@ -70,7 +70,7 @@ KEPT = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if re.search("^kept:",
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_a_recipe_finds_all_results_that_are_stored_with_it(path, tmp_path):
     """A change of the program or of a recipe must not make stored results unreadable without a word."""
-    work = Work(Plan(load(path), path, tmp_path))
+    work = Work(Plan(load(path, {"folder": str(tmp_path)}), path))
     assert {str(run) for run in work.kept_runs} == set(work.kept.runs)
     assert {str(table) for table in work.results().reports} == set(work.kept.scores)
 

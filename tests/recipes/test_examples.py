@@ -53,8 +53,8 @@ def test_a_smoke_run_reads_no_file_with_a_line_for_each_sentence_of_a_test(path)
 @pytest.mark.checkout
 @pytest.mark.parametrize("path", KEPT, ids=named)
 def test_results_that_are_kept_are_those_of_the_recipe(path, tmp_path):
-    recipe = load(path)
-    work = Work(Plan(recipe, path, tmp_path))
+    recipe = load(path, {"folder": str(tmp_path)})
+    work = Work(Plan(recipe, path))
     assert work.kept_runs and len(work.kept_runs) == len(work.kept.runs)
     results = work.results()
     assert {str(table) for table in results.reports} == set(work.kept.scores)
@@ -66,10 +66,14 @@ def test_results_that_are_kept_are_those_of_the_recipe(path, tmp_path):
 @pytest.mark.checkout
 def test_results_of_another_recipe_are_not_taken(tmp_path):
     path = EXAMPLES / "multi30k" / "cpu.yaml"
-    changed = Work(Plan(load(path, {"train.lr": "0.5"}), path, tmp_path))
-    assert changed.kept.runs and not changed.kept_runs
-    same = load(path, {"threads": "7", "device": "cuda", "name": "other", "systems.pascal.about": "what it is"})
-    assert len(Work(Plan(same, path, tmp_path)).kept_runs) == 13
-    of_one = load(path, {"commands.multitask.run": "true"})
-    assert len(Work(Plan(of_one, path, tmp_path)).kept_runs) == 12, "all but the system whose data it makes"
-    assert not Work(Plan(load(path, {"env": "{X: 1}"}), path, tmp_path)).kept_runs
+
+    def changed(**changes: str) -> Work:
+        return Work(Plan(load(path, {"folder": str(tmp_path), **changes}), path))
+
+    other = changed(**{"train.lr": "0.5"})
+    assert other.kept.runs and not other.kept_runs
+    same = changed(threads="7", device="cuda", name="other", **{"systems.pascal.about": "what it is"})
+    assert len(same.kept_runs) == 13
+    of_one = changed(**{"commands.multitask.run": "true"})
+    assert len(of_one.kept_runs) == 12, "all but the system whose data it makes"
+    assert not changed(env="{X: 1}").kept_runs

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -16,16 +17,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.stages import Command, Stage
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -131,6 +135,30 @@ def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs
     assert seen == [jobs]
 
 
+@pytest.mark.parametrize("options", [["--output", "{}"], ["--set", "folder={}"]])
+def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, options):
+    """It would train in the same folders, and so remove the checkpoints."""
+    folders = []
+    monkeypatch.setattr(Work, "run", lambda work, runner: folders.append(work.plan.folder) or ["train base/1"])
+    options = [option.format(tmp_path / "a $b") for option in options]
+    for smoke in ([], ["--smoke"]):
+        assert command(["run", str(recipe), "--to", "score", *options, *smoke]) == 1
+    assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
+def test_on_a_cluster_a_training_gets_the_gpu_of_its_recipe(recipe, monkeypatch, device, gpus):
+    asked = []
+
+    def chosen_workers(args, **kinds):
+        asked.append(kinds)
+        raise SyntaxDataError("no cluster")
+
+    monkeypatch.setattr("fairseq_syntax.cli.run.chosen_workers", chosen_workers)
+    assert command(["run", str(recipe), "--set", f"device={device}", "--ray"]) == 1
+    assert asked == [{"count": 1, "cpus": 1, "gpus": gpus}]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
@@ -178,12 +206,96 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
     assert kept.kept.runs == again.kept.runs
 
 
+OTHER = {"systems.other.train.lr": "0.2"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(recipe):
+    """The checkpoints and translations of earlier settings are still there, and consistent with one another."""
+    run(recipe)
+    assert command(["run", str(recipe), "--set", "systems.other.train.lr=0.2", "--only", "base", "--seeds", "1"]) == 0
+    report = (recipe.parent / "runs/r/report.md").read_text("utf-8")
+    assert "Systems and their seeds: other 1, 2" in report and "| other |" not in report
+    base = ["base/1", "base/2"]
+    assert [str(run) for run in Work(Plan(load(recipe, OTHER), recipe)).finished()] == base
+    for change in ({"pieces.size": "50"}, {"corpus.filter.max_length": "8"}, {"env.X": "1"}):
+        assert Work(Plan(load(recipe, change), recipe)).finished() == [], change
+    data = Work(Plan(load(recipe, {"parse.controls.random": "{make: random, seed: 2}"}), recipe))
+    assert [str(run) for run in data.finished()] == base
+    # What can no longer be compared, as the corpus has been moved, is taken as it is.
+    (recipe.parent / "corpus").rename(recipe.parent / "elsewhere")
+    assert len(Work(Plan(load(recipe), recipe)).finished()) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_kept_translations_replace_those_of_other_settings(recipe):
+    work, _ = run(recipe, kept="kept.jsonl.gz")
+    results = work.results()
+    work.keep(results)
+    outputs = [work.plan.output(run, table) for run in work.plan.runs for table in work.plan.outputs(run)]
+    before = [path.read_bytes() for path in outputs]
+    run(recipe, **OTHER)
+    assert [path.read_bytes() for path in outputs] != before
+    again, made = run(recipe, kept="kept.jsonl.gz")
+    assert made == ["score test"] and len(again.kept_runs) == 4
+    assert again.results().reports == results.reports
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_a_report_is_written_although_a_value_is_missing(recipe, capsys):
+    recipe.write_text(
+        recipe.read_text().replace("score: {", "score: {values: {n: {file: '{run}/n.json', key: 0}}, ")
+        + """commands:
+  count: {reason: test, each: run, run: 'test {system} = base && echo [7] > {run}/n.json',
+          outputs: ["{run}/n.json"]}
+"""
+    )
+    assert command(["run", str(recipe), "--to", "score"]) == 0, "commands for the report do not run yet"
+    assert command(["run", str(recipe), "--seeds", "1"]) == 1
+    said = capsys.readouterr()
+    assert "failed: count other/1" in said.out and not said.err
+    report = (recipe.parent / "runs/r/report.md").read_text("utf-8")
+    assert "| base | 7.00 |" in report.partition("## Measured beside")[2], report
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_a_folder_with_a_space(recipe, tmp_path):
+    recipe.write_text(
+        recipe.read_text()
+        + """commands:
+  write: {reason: test, before: corpus, outputs: ["{folder}/1", "{folder}/2"],
+          run: 'echo a > {folder}/1; cp "{folder}/1" {folder}/2'}
+"""
+    )
+    folder = tmp_path / "a folder"
+    run(recipe, folder=str(folder))
+    assert (folder / "2").read_text() == "a\n"
+
+
+def test_an_interruption_does_not_wait_for_another_process(tmp_path):
+    stage = Stage("train", "name", (Command(["true"]),), (tmp_path / "made",), tmp_path / "stage")
+    held = FileLock(tmp_path / ".stage.lock", thread_local=False)
+    held.acquire()
+    timers = [threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)), threading.Timer(20, held.release)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        Runner(tmp_path).run([stage])
+    assert held.is_locked, "it waited"
+    timers[1].cancel()
+    held.release()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)
-    elsewhere = Work(Plan(load(recipe), recipe, tmp_path / "typed"))
+    elsewhere = Work(Plan(load(recipe, {"folder": str(tmp_path / "typed")}), recipe))
     lines = typed(elsewhere.all_stages(), elsewhere.variables)
     script = "\n".join(lines).replace("fairseq-syntax ", f"{sys.executable} -m fairseq_syntax ")
     for name in ("preprocess", "train", "generate"):
@@ -254,3 +366,29 @@ def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
     recipe.write_text(text.replace("seeds: [1, 2]", f"seeds: {seeds}") + f"size: {size}\n")
     with warm_commands(tmp_path) as folder:
         check_kills(recipe, kills, models=2 * len(seeds), python=folder / "python")
+
+
+READER = """
+from fairseq_syntax.corpus.readers import Split
+
+def read(data, source, target):
+    (data / "notes").mkdir(exist_ok=True)
+    (data / "notes" / f"{target}.txt").write_text("written by the reader")
+    for name in ("train", "valid", "test"):
+        texts = [(data / f"{name}.{lang}").read_text().splitlines() for lang in (source, target)]
+        yield Split(name, list(zip(*texts)))
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_that_writes_next_to_the_corpus(recipe, tmp_path, started_at_once):
+    """Its files make neither the corpus another one nor the runs unfinished, nor do those of another language."""
+    (tmp_path / "reader.py").write_text(READER)
+    text = RECIPE.replace("train: corpus/train, valid: corpus/valid, tests: {test: corpus/test}", "reader: reader.py, "
+                          "data: corpus, tests: {test: test}")  # fmt: skip
+    recipe.write_text(text)
+    work, made = run(recipe)
+    assert len(work.finished()) == 4 and any("corpus" in name for name in made)
+    assert run(recipe)[1] == []
+    (tmp_path / "corpus" / "notes" / "fr.txt").write_text("written by a reader of another language")
+    assert len(Work(Plan(load(recipe, {}), recipe)).finished()) == 4

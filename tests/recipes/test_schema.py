@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from data_errors import data_error
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes import reference
@@ -173,6 +174,36 @@ def test_a_command_before_what_it_reads_is_told(tmp_path):
     plan = with_commands(tmp_path, before="parse")
     with pytest.raises(SyntaxDataError, match=r"train transformer/1.*probe|probe.*train transformer/1"):
         dependencies(plan.stages(plan.runs))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train: {each: run, reason: test, run: date, outputs: ['{run}/dated']}",  # the name of a training
+        "filter: {reason: test, run: date, outputs: ['{folder}/dated']}",
+        "date: {each: run, reason: test, run: date, outputs: ['{folder}/dated']}",  # one file for all runs
+        "date: {reason: test, run: date, outputs: ['{folder}/data/text/train.en']}",
+    ],
+)
+def test_no_two_stages_have_one_name_or_make_one_file(tmp_path, command):
+    path = with_systems(tmp_path, f"{SYSTEMS}commands:\n  {command}\n")
+    plan = Plan(load(path), path)
+    with data_error("both write", path=path):
+        plan.stages(plan.runs)
+
+
+def test_checkpoints_of_epochs_are_kept_however_the_option_is_written(tmp_path):
+    path = with_systems(tmp_path, SYSTEMS)
+    for key in ("keep-last-epochs", "keep_last_epochs"):
+        plan = Plan(load(path, {f"train.{key}": "3"}), path)
+        assert "--no-epoch-checkpoints" not in str(plan.train(plan.runs[0]).commands[0])
+
+
+def test_a_choice_without_a_run_is_told():
+    plan = Plan(load(EXAMPLE), EXAMPLE)
+    assert [str(run) for run in plan.chosen(["pascal"], [2])] == ["pascal/2"]
+    with data_error(option="--seeds"):
+        plan.chosen(["pascal/1"], [2])
 
 
 @pytest.mark.parametrize("other", ["widest", "wider", "nothing", "[transformer]"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +43,15 @@ def test_last_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("out/a: 3 lines\nnext: fairseq-syntax score\n", "")
     console.finished("-", "3 lines", "fairseq-syntax score")  # stdout holds the output itself
     assert capsys.readouterr() == ("", "3 lines\n")
+
+
+def test_a_line_reaches_a_pipe_at_once() -> None:
+    program = "import time; from fairseq_syntax.runtime.console import say; say('done'); time.sleep(60)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and select.select([process.stdout], [], [], 30)[0]
+        assert process.stdout.readline() == b"done\n"
+        process.kill()
 
 
 def test_one_module_owns_the_bars() -> None:

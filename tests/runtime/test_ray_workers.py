@@ -196,6 +196,47 @@ def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
 
 @needs_ray
 @pytest.mark.slow
+def test_work_that_waits_for_workers_says_so_once(nodes, tmp_path, monkeypatch, caplog):
+    def hold(path: str) -> None:
+        while not os.path.exists(path):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(ray_workers, "SECONDS_TO_START", 0.5)
+    done, log, end = [], tmp_path / "train.log", tmp_path / "end"
+    with RayWorkers(nodes.address, count=3) as workers:
+        ray = workers.connect()
+        for _ in nodes.nodes:
+            ray.remote(num_cpus=1)(hold).remote(str(end))
+        until(lambda: not ray.available_resources().get("CPU"))
+        start = {"cwd": str(tmp_path), "env": {}, "log": str(log)}
+        threads = [
+            threading.Thread(target=lambda: done.append(sorted(in_workers(square, range(9), workers=workers)))),
+            threading.Thread(target=lambda: done.append(workers.command(["true"], **start))),
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(caplog.messages) == 2)
+        time.sleep(2)
+        assert not done
+        end.touch()
+        for thread in threads:
+            thread.join(300)
+    assert [0, [n * n for n in range(9)]] == sorted(done, key=str)
+    told = "waiting for a worker with 1 CPUs and 0 GPUs; 0 CPUs and 0 GPUs of 2 CPUs and 0 GPUs are free"
+    assert sorted(caplog.messages) == sorted([told, f"{log}: {told}"])
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_worker_that_fits_no_node_is_told(nodes, monkeypatch, caplog):
+    """Not if it fits all nodes together."""
+    with RayWorkers(nodes.address, cpus=2) as workers:
+        workers.connect()
+    assert "2 CPUs and 0 GPUs" in caplog.text and "waiting for more" in caplog.text
+
+
+@needs_ray
+@pytest.mark.slow
 def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path):
     text = tmp_path / "text"
     text.write_text("".join(f"SLOW line {number} of it\n" for number in range(120)))

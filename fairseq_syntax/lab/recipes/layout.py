@@ -63,11 +63,11 @@ def located(text: str, base: Path) -> Path:
 class Layout:
     """The runs and tables of a recipe in the file ``path``, and the paths of its files in the result folder."""
 
-    def __init__(self, recipe: Recipe, path: Path, folder: Path | None = None) -> None:
+    def __init__(self, recipe: Recipe, path: Path) -> None:
         self.recipe = recipe
         self.path = path
         self.base = path.absolute().parent
-        self.folder = folder or located(recipe.folder or f"runs/{recipe.name}", self.base)
+        self.folder = located(recipe.folder or f"runs/{recipe.name}", self.base)
         self.langs = (recipe.corpus.source, recipe.corpus.target)
         self.tests = list(recipe.corpus.tests)
         self.splits = ["train", "valid", *self.tests]
@@ -88,7 +88,10 @@ class Layout:
             if seed not in self.recipe.seeds:
                 raise SyntaxDataError(f"no system has the seed {seed}", path=self.path)
         named = [run for run in self.runs if not only or run.system in only or str(run) in only]
-        return [run for run in named if not seeds or run.seed in seeds]
+        chosen = [run for run in named if not seeds or run.seed in seeds]
+        if not chosen:  # only results of earlier runs would be reported
+            raise SyntaxDataError("none of the runs in --only has such a seed", option="--seeds")
+        return chosen
 
     def variants(self, system: str) -> dict[str, Variant]:
         """The translation variants of a system."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.data_stages import data_stages
 from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
 from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
 from fairseq_syntax.lab.recipes.schema import Variant
-from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, Out, Stage, Word, options
+from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, Out, Stage, Word, options, shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
+
+_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a shell command
+_SHELL = (lambda path: shlex.quote(shown(path)), shown)  # how paths are written outside and inside quotes
 
 
 class Plan(Layout):
@@ -49,12 +55,26 @@ class Plan(Layout):
             first = [other for other in added if other.kind == stage.kind and other.run in (None, stage.run)]
             ordered += [other for other in first if other not in ordered]
             ordered.append(replace(stage, after=(*stage.after, *(other.name for other in first))))
-        return ordered + [stage for stage in added if stage not in ordered]
+        ordered += [stage for stage in added if stage not in ordered]
+        self._check_apart(ordered)
+        return ordered
+
+    def _check_apart(self, stages: Sequence[Stage]) -> None:
+        """Raise SyntaxDataError if two stages have one record or output, so that one of them would be lost."""
+        makers: dict[Path, str] = {}
+        for stage in stages:
+            for path in {stage.stamp, *stage.outputs}:
+                if path in makers:
+                    message = f"{makers[path]} and {stage.name} both write {shown(path)}"
+                    raise SyntaxDataError(message, path=self.path, hint="another name or outputs for the command")
+                makers[path] = stage.name
 
     def _of_command(self, name: str, command: OwnCommand, run: Run | None) -> Stage:
         """The stage of a command of the recipe; for a command that is executed per run, the stage for ``run``."""
         of = None if run is None else str(run)
-        commands = [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(command.run, run))])]
+        # Paths with spaces are quoted, except where the recipe does so itself.
+        parts = [self.filled(part, run, _SHELL[number % 2]) for number, part in enumerate(_QUOTED.split(command.run))]
+        commands = [Command(["bash", "-euo", "pipefail", "-c", Free("".join(parts))])]
         made, reads = ([self.place(text, run) for text in texts] for texts in (command.outputs, command.inputs))
         about = (command.run, of or "")
         full_name = name if of is None else f"{name} {of}"
@@ -83,9 +103,8 @@ class Plan(Layout):
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
         words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
         words += [Free("--cpu")] if recipe.device == "cpu" else []
-        words += (
-            [] if {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys() else [Free("--no-epoch-checkpoints")]
-        )
+        if not {"no-epoch-checkpoints", "keep-last-epochs"} & {key.replace("_", "-") for key in values}:
+            words.append(Free("--no-epoch-checkpoints"))
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]

@@ -200,7 +200,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
             if scores.get("baseline") and len(scores["systems"]) > 1:
                 figures["Gains by length"] = bleu_by_length(scores["by_length"], scores["baseline"])
         has_box = plan.recipe.score.box and metric and not table.lines
-        if has_box and (by_system := sentence_scores(plan, table, scores, metric)):
+        if has_box and (by_system := sentence_scores(plan, results, table, metric)):
             figures["Scores of sentences"] = box_plot(by_system, METRICS[metric])
     first: dict[str, Curves] = {}
     for run, curves in results.curves.items():
@@ -219,7 +219,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
             yield Section(f"Figures: {name}", saved)
 
 
-def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric: str) -> dict[str, np.ndarray]:
+def sentence_scores(plan: Plan, results: Results, table: Scored, metric: str) -> dict[str, np.ndarray]:
     """The sentence scores [N] of each system with outputs for a test set, averaged over its seeds."""
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
@@ -228,8 +228,8 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any], metric
     if not references:
         return {}
     scorer = Scorer(metric, [read_text(path) for path in references], plan.tokenizer, plan.recipe.score.lowercase)
-    runs: dict[str, list[np.ndarray]] = {system["name"]: [] for system in report["systems"]}
-    for run in plan.runs:
+    runs: dict[str, list[np.ndarray]] = {system["name"]: [] for system in results.reports[table]["systems"]}
+    for run in results.facts:
         path = plan.output(run, table)
         if run.system in runs and path.exists():
             runs[run.system].append(scorer.sentences(read_translations(path).lines))

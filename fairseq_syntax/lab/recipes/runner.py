@@ -104,7 +104,7 @@ class Runner:
         """Make a stage unless it is done; returns whether it is done now."""
         try:
             step = stage.step()
-            with step.making() as record:
+            with step.making(stopped=lambda: self._stopped) as record:
                 if record is None:
                     self._run_commands(stage, step)
             return True
@@ -145,6 +145,8 @@ class Runner:
                 raise SyntaxDataError(f"it did not make {path}; {_end_of(log)}")
         seconds = round(time.monotonic() - begun, 1)
         commands = [str(command) for command in stage.commands]
+        # Readers may write next to the corpus, which does not make it another one.
+        step = stage.step() if stage.listed else step
         step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
         self.say(f"{stage.name}: done in {duration(seconds)}")
 

@@ -48,12 +48,22 @@ class Work:
         return [run for run in self.plan.runs if self.kept.runs.get(str(run), {}).get("key") == self.plan.key(run)]
 
     def finished(self) -> list[Run]:
-        """The runs whose translations exist."""
+        """The runs whose translations are stored, or exist and belong to the recipe's current settings."""
+        return [run for run in self.plan.runs if run in self.kept_runs or self._is_made(run)]
 
-        def is_finished(run: Run) -> bool:
-            return run in self.kept_runs or all(stage.is_done() for stage in self.plan.translations(run))
+    def _is_made(self, run: Run) -> bool:
+        """Whether the translations of a run were made here, with the recipe's current settings.
 
-        return [run for run in self.plan.runs if is_finished(run)]
+        A checkpoint of earlier settings, and with it the translations, remains until the run is made again.
+        """
+        translations = self.plan.translations(run)
+        if not all(stage.is_done() for stage in translations):
+            return False
+        last = KINDS.index("translate")
+        beside = {stage.name for stage in self.plan.trees(run)}
+        before = [stage for stage in self.plan.stages([run]) if KINDS.index(stage.kind) <= last]
+        # A change in the corpus's folder, to which readers of other languages may write, is not one of its text yet.
+        return not any(stage.is_stale() for stage in before if not stage.listed and stage.name not in beside)
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations of the chosen runs, except for runs with stored results."""
@@ -97,10 +107,11 @@ class Work:
 
     def _restore(self, run: Run) -> None:
         """Write the stored translations of a run to their usual files, unless they were made here."""
+        if self._is_made(run):
+            return
         outputs = self.kept.runs[str(run)]["outputs"]
-        for (table, path), stage in zip(self.plan.outputs(run).items(), self.plan.translations(run)):
-            # Existing files may belong to earlier settings of the recipe.
-            if str(table) in outputs and not stage.is_done():
+        for table, path in self.plan.outputs(run).items():
+            if str(table) in outputs:  # existing files may belong to earlier settings of the recipe
                 make_folder(path.parent)
                 with atomic_open(path) as file:
                     file.writelines(f"{line}\n" for line in outputs[str(table)])
@@ -118,18 +129,24 @@ class Work:
             elif entry and entry["key"] == self.plan.score_key(table) and entry["runs"].items() <= keys.items():
                 results.reports[table] = entry["report"]
         for run in finished:
-            log = self.plan.model(run) / "train.log"
-            if log.exists():
+            log, is_kept = self.plan.model(run) / "train.log", run in self.kept_runs
+            # A stored run's folder may contain a model of other settings.
+            if log.exists() and (not is_kept or self._is_made(run)):
                 results.curves[run] = read_curves(log)
-            is_kept = run in self.kept_runs
             results.facts[run] = self.kept.runs[str(run)]["facts"] if is_kept else self._facts(run, results)
         return results
 
     def _facts(self, run: Run, results: Results) -> dict[str, Any]:
         """Facts about a run in addition to its scores: seconds by kind of stage, commands, and values by name.
 
-        Its hardware is added to ``results``, which already contains its curves.
+        Values of stages that failed, or have not run yet, are left out. The hardware is added to ``results``, which
+        already contains the run's curves.
         """
+        makers = {path: stage for stage in self.plan.stages([run]) for path in stage.outputs}
+
+        def is_made(path: Path) -> bool:
+            return path not in makers or makers[path].is_done()
+
         score = self.plan.recipe.score
         seconds: dict[str, float] = {}
         commands: list[str] = []
@@ -141,12 +158,14 @@ class Work:
             if (machine := note.get("hardware")) and machine not in results.environments:
                 results.environments.append(machine)
         for test in self.plan.tests if run.system in score.trees else ():
-            values[f"UAS, {test}"] = 100 * number_in(self.plan.tree_scores(run, test), "UAS.f1")
+            if is_made(path := self.plan.tree_scores(run, test)):
+                values[f"UAS, {test}"] = 100 * number_in(path, "UAS.f1")
         if score.perplexity and (points := results.curves.get(run, {}).get("valid", {}).get("ppl")):
             values["perplexity, valid"] = points[-1][1]
         for name, value in score.values.items():
-            if value.systems is None or run.system in value.systems:
-                values[name] = number_in(self.plan.place(value.file, run), value.key)
+            path = self.plan.place(value.file, run)
+            if (value.systems is None or run.system in value.systems) and is_made(path):
+                values[name] = number_in(path, value.key)
         return {"seconds": seconds, "commands": commands, "values": values}
 
     def keep(self, results: Results) -> Path:
@@ -163,7 +182,9 @@ class Work:
             names = [system["name"] for system in report["systems"]]
             keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
             entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report}
-            kept.scores[str(table)] = entry
+            before = self.kept.scores.get(str(table))
+            # A stored report is of the runs that it names, even if more are finished now.
+            kept.scores[str(table)] = before if before and before["report"] is report else entry
         kept.write(self.kept_file)
         return self.kept_file
 

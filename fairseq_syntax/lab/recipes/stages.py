@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import Step, read_record
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
 # In the order of execution. --to stops after a kind; a recipe's own commands run before the stages of a kind.
@@ -150,6 +150,13 @@ class Stage:
     def is_done(self) -> bool:
         """Whether all outputs exist and were made from the current inputs."""
         return not self.missing() and self.step().record() is not None
+
+    def is_stale(self) -> bool:
+        """Whether its outputs, if any, were made from other inputs than the current ones; False if one is missing."""
+        record = read_record(self.stamp)
+        if record is None or self.missing():
+            return False
+        return record.get("outputs") is None or record["made_from"] != self.step().made_from
 
     def remove_stale(self) -> None:
         """Remove files made from other inputs with which a command would resume."""
