@@ -760,6 +760,12 @@ def test_a_title_without_options(tmp_path, rows):
     assert parsed_with(path) is None
 
 
+def test_a_title_behind_a_byte_order_mark(tmp_path):
+    path = tmp_path / "p.conllu"
+    path.write_bytes(b'\xef\xbb\xbf# lines = 1\r\n# parsed_with = {"lang": "de"}\r\n')
+    assert parsed_with(path) == {"lang": "de"}
+
+
 def test_models_other_than_those_of_the_training_text_are_told(monkeypatch, caplog):
     monkeypatch.setattr(chain_parser, "fingerprint", lambda options: "these")
     for models, told in (("these", 0), ("others", 1), ("", 0)):
