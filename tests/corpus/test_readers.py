@@ -242,6 +242,8 @@ def test_iwslt(tmp_path):
     del everything[9]
     assert {name: len(rows) for name, rows in found.items()} == {"train": 66, "valid": 2, "test": 25}
     assert [row[1] for row in found["valid"]] == everything[22::23]
+    unread = dict(read_corpus("iwslt", tmp_path, "de", "en"))
+    assert list(unread["train"]) == found["train"]  # also if the rows are read after the splits
     found = splits("iwslt", tmp_path, ("en", "de"), valid=["dev2010"], tests=["tst2010", "tst2011"])
     assert [(name, len(rows)) for name, rows in found.items()] == [
         ("train", 69),
