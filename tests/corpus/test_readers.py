@@ -342,7 +342,8 @@ def test_a_split_with_references_is_written_and_read(tmp_path):
     written = write_corpus(iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, "zh", "en")
     assert [(split.name, split.sentences) for split in written] == [("train", 1), ("mt05", 2)]
     assert list(parallel(*written[1].paths)) == rows
-    for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)])):
+    broken = [("a\nb", "c\nd"), ("e", "f")]
+    for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)], [Split("a", broken)])):
         with pytest.raises(SyntaxDataError):
             write_corpus(wrong, tmp_path / str(number), "zh", "en")
     assert not list((tmp_path / "0").iterdir())
