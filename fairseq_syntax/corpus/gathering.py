@@ -29,7 +29,12 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     Args:
         references: the number of references; further ones are next to the target's file, as ``NAME.1`` and so on
     """
-    if len(texts) == 2 or (len(texts) == 1 and is_table(texts[0])):
+    if len(texts) == 1 and is_table(texts[0]):
+        if references > 1:
+            hint = "give two files, and further references beside the target"
+            raise SyntaxDataError("a .tsv file has one reference", path=texts[0], hint=hint)
+        return [plain_or_gz(Path(texts[0]))]
+    if len(texts) == 2:
         names = list(texts)
     elif len(texts) == 1:
         names = [f"{texts[0]}.{lang}" for lang in langs]
@@ -120,10 +125,12 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
     """Segment the words of rows by the program of each language, with its options.
 
     Raises:
-        SyntaxDataError: a program cannot be run, fails, drops lines, or changes more than spaces; the error's line is
-            the 1-based number of the sentence among those of its language
+        SyntaxDataError: a program is for another language, cannot be run, fails, drops lines, or changes more than
+            spaces; the error's line is the 1-based number of the sentence among those of its language
     """
     for lang, program in programs.items():
+        if lang not in langs:
+            raise SyntaxDataError(f"{lang} words are to be segmented, and the languages are {' and '.join(langs)}")
         rows = _worded(rows, slice(0, 1) if lang == langs[0] else slice(1, None), program)
     yield from rows
 

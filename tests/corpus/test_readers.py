@@ -24,6 +24,7 @@ from full_disk import files_no_larger_than
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import downloads
 from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
 from fairseq_syntax.corpus.parallel_text import (
@@ -464,6 +465,7 @@ def test_a_program_that_fails_is_told():
     assert error_of(segment_words(["a"], "no-such-program"))
     assert error_of(segment_words(["ab", "cd"], python('print("a b")'))).line == 1
     assert error_of(segment_words(["ab", "cd"], python('print("a b"); print("c"); print("x")'))).line == 2
+    assert error_of(worded([("ab", "cd")], ("en", "ja"), {"jp": CHARACTERS})).message.startswith("jp")
     error = error_of(segment_words(["ab"], python('import sys; print("no model", file=sys.stderr); sys.exit(3)')))
     assert error.line == 0 and error.hint == "no model"
 
@@ -628,3 +630,16 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
     assert named_splits([in_run, f"x={in_run}"]) == {"t2016": [in_run], "x": [in_run]}
     with pytest.raises(SyntaxDataError):
         named_splits([one, f"t2016={two}"])
+
+
+def test_further_references_belong_to_a_test_set_of_files(tmp_path, capsys):
+    for name in ("train.en", "train.de", "train.de.1"):
+        write(tmp_path / name, "a\n")
+    write(tmp_path / "table.tsv", "a\ta\n")
+    write(tmp_path / "table.tsv.1", "a\n")
+    prefix, output = str(tmp_path / "train"), tmp_path / "text"
+    command = ["corpus", "-s", "en", "-t", "de", "--train", prefix, "--valid", prefix, "--output", str(output)]
+    tests = ["--test", f"t={prefix}", f"table={tmp_path / 'table.tsv'}", "--references"]
+    for wrong in ("x=2", "t=two", "table=2"):
+        assert main([*command, *tests, wrong]) == 1 and wrong.partition("=")[0] in capsys.readouterr().err
+    assert main([*command, *tests, "t=2"]) == 0 and (output / "t.de.1").read_text() == "a\n"
