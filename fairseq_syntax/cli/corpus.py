@@ -52,7 +52,7 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.readers import read_corpus, write_corpus
 
     langs = (args.source_lang, args.target_lang)
-    tests, names = named_splits(args.test), None
+    tests, names = named_splits(args.test, of_reader=args.reader is not None), None
     if (args.reader is None) == (args.train is None) or (args.reader is None) != (args.data is None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:

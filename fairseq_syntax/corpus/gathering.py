@@ -44,15 +44,20 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     return [plain_or_gz(Path(name)) for name in names]
 
 
-def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default."""
+def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, list[str]]:
+    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default.
+
+    Args:
+        of_reader: they are names of a reader's splits, each alone, whatever files there are
+    """
     splits: dict[str, list[str]] = {}
     sides: list[str] = []
     for text in texts:
         name, equals, file = text.partition("=")
         if not equals or "/" in name:  # an equals sign within the path
             name, file = "", text
-        if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and not is_table(sides[0]):
+        of_pair = not (name or of_reader) and len(sides) == 1 and not is_table(sides[0])
+        if of_pair and plain_or_gz(Path(sides[0])).is_file():
             sides.append(file)
             continue
         name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv")

@@ -626,6 +626,7 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
     one, two, en, de = (str(tmp_path / name) for name in ("t2016", "t2017", "pair.en", "pair.de"))
     assert named_splits([one, two]) == {"t2016": [one], "t2017": [two]}
     assert named_splits([f"t={en}", de, one, f"x={two}.tsv"]) == {"t": [en, de], "t2016": [one], "x": [f"{two}.tsv"]}
+    assert named_splits([en, one], of_reader=True) == {"pair.en": [en], "t2016": [one]}
     in_run = str(tmp_path / "lr=0.1" / "t2016")
     assert named_splits([in_run, f"x={in_run}"]) == {"t2016": [in_run], "x": [in_run]}
     with pytest.raises(SyntaxDataError):
