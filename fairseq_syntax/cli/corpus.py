@@ -52,8 +52,7 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.readers import read_corpus, write_corpus
 
     langs = (args.source_lang, args.target_lang)
-    tests, names = named_splits(args.test), None
-    references = dict(args.references)
+    tests, names = named_splits(args.test, of_reader=args.reader is not None), None
     if (args.reader is None) == (args.train is None) or (args.reader is None) != (args.data is None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
@@ -64,10 +63,13 @@ def main(args: Namespace) -> None:
     else:
         if args.valid is None:
             raise SyntaxDataError("is required with --train", option="--valid")
-        files = {
-            name: split_files(texts, langs, int(references.get(name, 1)))
-            for name, texts in {"train": args.train, "valid": args.valid, **tests}.items()
-        }
+        named = {"train": args.train, "valid": args.valid, **tests}
+        for name, number in args.references:
+            if name not in named or not number.isdecimal():
+                message = f"not a test set and a number: {name}={number}"
+                raise SyntaxDataError(message, option="--references", hint="NAME=N, with a NAME of --test")
+        references = {name: int(number) for name, number in args.references}
+        files = {name: split_files(texts, langs, references.get(name, 1)) for name, texts in named.items()}
         splits = (Split(name, read_split(of)) for name, of in files.items())
     limits = {"pairs": args.subset, "seed": args.seed, "first": args.first}
     taken = gathered(splits, langs, tests=names, **limits, programs=dict(args.words))

@@ -24,7 +24,7 @@ from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, ConlluReader
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, owner, text_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import is_read_once, read_raw_lines, uncompressed_name
+from fairseq_syntax.runtime.files import is_read_once, read_lines, read_raw_lines, uncompressed_name
 
 __all__ = [
     "ParsedLine",
@@ -68,8 +68,7 @@ def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
     if is_conllu(path) or is_read_once(path):
         return
     hint = only_text or "name it *.conllu"
-    for raw in read_raw_lines(path):
-        row = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+    for row in read_lines(path):
         if is_line_comment(row) or begins_sentence(row):
             raise SyntaxDataError("looks like CoNLL-U, but text is expected", path=path, hint=hint)
         if row.strip() and not row.startswith("#"):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.header import PARSED_WITH, header, parsed_with
-from fairseq_syntax.corpus.line_numbers import LineNumbers, is_line_comment
+from fairseq_syntax.corpus.line_numbers import LineNumbers, is_blank, is_line_comment
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.corpus.words import unspaced
@@ -230,6 +230,6 @@ def conllu_blocks(part: TextPart) -> list[str]:
     for line, first, block in numbers.blocks(part.rows, part.before):
         if line >= 0:
             rows = (decode_line(row, part.path, number) for number, row in enumerate(block, first))
-            kept = [row for row in rows if row.strip() and not is_line_comment(row) and not row.startswith(PARSED_WITH)]
-            lines[line - part.start].append("\n".join(kept))
+            rows = (row for row in rows if not (is_blank(row) or is_line_comment(row) or row.startswith(PARSED_WITH)))
+            lines[line - part.start].append("\n".join(rows))
     return ["\n\n".join(sentences) for sentences in lines]

@@ -29,7 +29,12 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     Args:
         references: the number of references; further ones are next to the target's file, as ``NAME.1`` and so on
     """
-    if len(texts) == 2 or (len(texts) == 1 and is_table(texts[0])):
+    if len(texts) == 1 and is_table(texts[0]):
+        if references > 1:
+            hint = "give two files, and further references beside the target"
+            raise SyntaxDataError("a .tsv file has one reference", path=texts[0], hint=hint)
+        return [plain_or_gz(Path(texts[0]))]
+    if len(texts) == 2:
         names = list(texts)
     elif len(texts) == 1:
         names = [f"{texts[0]}.{lang}" for lang in langs]
@@ -39,15 +44,20 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     return [plain_or_gz(Path(name)) for name in names]
 
 
-def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default."""
+def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, list[str]]:
+    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default.
+
+    Args:
+        of_reader: they are names of a reader's splits, each alone, whatever files there are
+    """
     splits: dict[str, list[str]] = {}
     sides: list[str] = []
     for text in texts:
         name, equals, file = text.partition("=")
         if not equals or "/" in name:  # an equals sign within the path
             name, file = "", text
-        if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and not is_table(sides[0]):
+        of_pair = not (name or of_reader) and len(sides) == 1 and not is_table(sides[0])
+        if of_pair and plain_or_gz(Path(sides[0])).is_file():
             sides.append(file)
             continue
         name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv")
@@ -120,10 +130,12 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
     """Segment the words of rows by the program of each language, with its options.
 
     Raises:
-        SyntaxDataError: a program cannot be run, fails, drops lines, or changes more than spaces; the error's line is
-            the 1-based number of the sentence among those of its language
+        SyntaxDataError: a program is for another language, cannot be run, fails, drops lines, or changes more than
+            spaces; the error's line is the 1-based number of the sentence among those of its language
     """
     for lang, program in programs.items():
+        if lang not in langs:
+            raise SyntaxDataError(f"{lang} words are to be segmented, and the languages are {' and '.join(langs)}")
         rows = _worded(rows, slice(0, 1) if lang == langs[0] else slice(1, None), program)
     yield from rows
 

@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
+from fairseq_syntax.runtime.files import is_read_once, read_lines
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.parsed_line import ParsedLine
@@ -41,8 +41,7 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The parser's options in the header of a CoNLL-U file; None if there are none, or for a pipe."""
     if is_read_once(path):
         return None
-    rows = (raw.decode("utf-8", "replace") for raw in islice(read_raw_lines(path), _LONGEST))
-    for row in takewhile(lambda row: row.startswith("#"), rows):
+    for row in takewhile(lambda row: row.startswith("#"), islice(read_lines(path), _LONGEST)):
         if row.startswith(PARSED_WITH):
             with suppress(ValueError):
                 options = json.loads(row.removeprefix(PARSED_WITH))

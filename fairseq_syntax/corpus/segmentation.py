@@ -280,6 +280,7 @@ class SubwordNmtSegmenter(Segmenter):
         self._bpe = BPE(io.StringIO(text), separator=SEPARATOR)
 
     def _encode(self, text: str, space: bool) -> list[str]:
+        self._bpe.cache = {}  # has no limit, unlike the segmenter's own
         return self._bpe.segment_tokens([escape_subword_nmt(text, space)])
 
     def decode(self, pieces: str | Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from fairseq_syntax.corpus.conllu_reader import ConlluReader
 from fairseq_syntax.corpus.line_numbers import LineNumbers, declared_in
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import count_raw_lines, decode_line, read_raw_lines
+from fairseq_syntax.runtime.files import count_raw_lines, decode_line, read_lines, read_raw_lines
 from fairseq_syntax.runtime.parts import Span
 
 
@@ -73,7 +73,7 @@ def count_lines(path: str | os.PathLike[str]) -> int | None:
     """The number of text lines in a file; for a parse, the number declared in its first row, or None."""
     if not is_conllu(path):
         return count_raw_lines(path)
-    return declared_in(next(_rows(path), b"").decode("ascii", "replace").rstrip("\r\n"))
+    return declared_in(next(read_lines(path), ""))
 
 
 def count_parallel_lines(paths: Sequence[str]) -> int:
@@ -89,12 +89,6 @@ def count_parallel_lines(paths: Sequence[str]) -> int:
     return total
 
 
-def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The lines of a file, without a byte order mark."""
-    rows = read_raw_lines(path)
-    return chain((row.removeprefix(codecs.BOM_UTF8) for row in islice(rows, 1)), rows)
-
-
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
     """Split a CoNLL-U file, plain or compressed, of a text of ``n_lines`` lines, if known.
 
@@ -104,7 +98,9 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
     name, numbers = os.fspath(path), LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0
     rows: list[bytes] = []  # the rows of the part
-    for line, first, block in numbers.blocks(_rows(path)):
+    lines = read_raw_lines(path)
+    without_mark = (row.removeprefix(codecs.BOM_UTF8) for row in islice(lines, 1))
+    for line, first, block in numbers.blocks(chain(without_mark, lines)):
         while line >= start + part_lines:  # also parts with only empty lines
             yield TextPart(name, start, start + part_lines, before, rows)
             start, before, rows = start + part_lines, first - 1, []

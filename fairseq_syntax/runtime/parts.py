@@ -53,10 +53,13 @@ def map_parts(
         make: makes the note and the body of a part, in any process; see :func:`.workers.in_workers`
         merge: writes the step's outputs from the parts, and returns a note for the record
         part_lines: the number of lines per part, which is part of the fingerprint
-        total: the number of lines in the text, for the progress bar, if known
+        total: the number of lines in the text, if known, for the progress bar and to notice if the text changes
         workers, method: as in :func:`.workers.in_workers`
         replace: whether outputs and parts of other steps may be removed
         again: repeat the step even if it is done
+
+    Raises:
+        SyntaxDataError: the text does not have ``total`` lines any more
     """
     parts = Parts.of(step, part_lines)
     with step.making(replace=replace) as record:
@@ -68,6 +71,10 @@ def map_parts(
             if total is not None and isinstance(workers, int):
                 workers = min(workers, -(-total // part_lines))
             made = make_parts(parts, source, make, total=total, workers=workers, method=method)
+            if total not in (None, made.lines):
+                parts.remove()  # they are of two texts
+                message = f"the text had {total} lines, and {made.lines} when it was read again"
+                raise SyntaxDataError(message, path=parts.output, hint="run the command again")
             step.begin()  # only now, so that the outputs of an earlier run stay valid until here
             note: Note = json.loads(json.dumps(merge(made) or {}))  # as it will be read from the record
             step.finish(note)

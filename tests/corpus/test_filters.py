@@ -161,6 +161,16 @@ def test_a_parse_without_line_numbers_is_one_sentence_a_line(tmp_path):
     assert [line.words for line in read_conllu(tmp_path / "oc")] == [["a", "b"]]
 
 
+def test_a_row_of_empty_columns_is_no_valid_parse(tmp_path):
+    (tmp_path / "en").write_text("a b\nc\n")
+    parse = tmp_path / "en.conllu"
+    parse.write_text(_sentence("a b", line=None).rstrip("\n") + "\n" + "\t" * 9 + "\n\n" + _sentence("c", line=None))
+    report = filter_files(
+        [str(tmp_path / "en")], [str(tmp_path / "o")], Limits(), conllu=(str(parse), str(tmp_path / "oc"))
+    )
+    assert report.removed == {"bad parse": 1} and (tmp_path / "o").read_text() == "c\n"
+
+
 def test_a_parse_of_one_row_with_a_backslash(tmp_path):
     (tmp_path / "en").write_text("C:\\temp\n")
     parse = tmp_path / "en.conllu"

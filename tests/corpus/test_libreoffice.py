@@ -192,7 +192,7 @@ def test_the_parts(packages):
     assert libreoffice.pairs([*more, first], "ja") == [(first.text, others[1][first.key])]
 
 
-def test_the_reader(packages):
+def test_the_reader(packages, monkeypatch):
     pages = packages / "pages"
     options = {"languages": ["tr", "ja"], "pages": True}
     rows = {
@@ -217,6 +217,10 @@ def test_the_reader(packages):
     assert alone == one and len(one["test"]) >= len(of_page["test"])
     with pytest.raises(SyntaxDataError):
         list(read_corpus("libreoffice", packages, "en", "de", options=options))
+    monkeypatch.setenv("PATH", str(packages))  # without apt-get
+    of_all = {"languages": ["tr", "ja"]}
+    assert dict(read_corpus("libreoffice", packages, "en", "tr", options=of_all, download=True)) == rows["tr"]
     (packages / "libreoffice-help-ja_4%3a7.4_all.deb").unlink()
-    with pytest.raises(SyntaxDataError):
-        list(read_corpus("libreoffice", packages, "en", "tr", options=options))
+    for download in (False, True):
+        with pytest.raises(SyntaxDataError):
+            list(read_corpus("libreoffice", packages, "en", "tr", options=of_all, download=download))

@@ -284,6 +284,22 @@ def test_a_run_that_failed_continues_where_it_was(text, monkeypatch):
     assert parse_corpus(job(text)).read_bytes() == whole
 
 
+def test_a_text_that_is_overwritten_while_it_is_parsed_is_told(text, monkeypatch):
+    text.write_text("a line\n" * 5000)  # more than is read at once
+    whole, overwritten = chain_parser.ChainParser.parse_sentences, iter([True])
+
+    def and_overwritten(self, sentences):
+        if next(overwritten, False):
+            text.write_text("another line\n" * 100)
+        return whole(self, sentences)
+
+    monkeypatch.setattr(chain_parser.ChainParser, "parse_sentences", and_overwritten)
+    with data_error(path="out.conllu"):
+        parse_corpus(job(text, part_lines=100))
+    assert not list(text.parent.glob("out*"))
+    assert len(list(read_conllu(parse_corpus(job(text, part_lines=100))))) == 100
+
+
 def test_a_damaged_part_is_parsed_again(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     parse_corpus(job(text, shard=(1, 1)))
@@ -758,6 +774,12 @@ def test_a_title_without_options(tmp_path, rows):
     path = tmp_path / "p.conllu"
     path.write_text(rows)
     assert parsed_with(path) is None
+
+
+def test_a_title_behind_a_byte_order_mark(tmp_path):
+    path = tmp_path / "p.conllu"
+    path.write_bytes(b'\xef\xbb\xbf# lines = 1\r\n# parsed_with = {"lang": "de"}\r\n')
+    assert parsed_with(path) == {"lang": "de"}
 
 
 def test_models_other_than_those_of_the_training_text_are_told(monkeypatch, caplog):

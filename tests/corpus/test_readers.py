@@ -24,6 +24,7 @@ from full_disk import files_no_larger_than
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import downloads
 from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
 from fairseq_syntax.corpus.parallel_text import (
@@ -242,6 +243,8 @@ def test_iwslt(tmp_path):
     del everything[9]
     assert {name: len(rows) for name, rows in found.items()} == {"train": 66, "valid": 2, "test": 25}
     assert [row[1] for row in found["valid"]] == everything[22::23]
+    unread = dict(read_corpus("iwslt", tmp_path, "de", "en"))
+    assert list(unread["train"]) == found["train"]  # also if the rows are read after the splits
     found = splits("iwslt", tmp_path, ("en", "de"), valid=["dev2010"], tests=["tst2010", "tst2011"])
     assert [(name, len(rows)) for name, rows in found.items()] == [
         ("train", 69),
@@ -340,7 +343,8 @@ def test_a_split_with_references_is_written_and_read(tmp_path):
     written = write_corpus(iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, "zh", "en")
     assert [(split.name, split.sentences) for split in written] == [("train", 1), ("mt05", 2)]
     assert list(parallel(*written[1].paths)) == rows
-    for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)])):
+    broken = [("a\nb", "c\nd"), ("e", "f")]
+    for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)], [Split("a", broken)])):
         with pytest.raises(SyntaxDataError):
             write_corpus(wrong, tmp_path / str(number), "zh", "en")
     assert not list((tmp_path / "0").iterdir())
@@ -461,6 +465,7 @@ def test_a_program_that_fails_is_told():
     assert error_of(segment_words(["a"], "no-such-program"))
     assert error_of(segment_words(["ab", "cd"], python('print("a b")'))).line == 1
     assert error_of(segment_words(["ab", "cd"], python('print("a b"); print("c"); print("x")'))).line == 2
+    assert error_of(worded([("ab", "cd")], ("en", "ja"), {"jp": CHARACTERS})).message.startswith("jp")
     error = error_of(segment_words(["ab"], python('import sys; print("no model", file=sys.stderr); sys.exit(3)')))
     assert error.line == 0 and error.hint == "no model"
 
@@ -621,7 +626,21 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
     one, two, en, de = (str(tmp_path / name) for name in ("t2016", "t2017", "pair.en", "pair.de"))
     assert named_splits([one, two]) == {"t2016": [one], "t2017": [two]}
     assert named_splits([f"t={en}", de, one, f"x={two}.tsv"]) == {"t": [en, de], "t2016": [one], "x": [f"{two}.tsv"]}
+    assert named_splits([en, one], of_reader=True) == {"pair.en": [en], "t2016": [one]}
     in_run = str(tmp_path / "lr=0.1" / "t2016")
     assert named_splits([in_run, f"x={in_run}"]) == {"t2016": [in_run], "x": [in_run]}
     with pytest.raises(SyntaxDataError):
         named_splits([one, f"t2016={two}"])
+
+
+def test_further_references_belong_to_a_test_set_of_files(tmp_path, capsys):
+    for name in ("train.en", "train.de", "train.de.1"):
+        write(tmp_path / name, "a\n")
+    write(tmp_path / "table.tsv", "a\ta\n")
+    write(tmp_path / "table.tsv.1", "a\n")
+    prefix, output = str(tmp_path / "train"), tmp_path / "text"
+    command = ["corpus", "-s", "en", "-t", "de", "--train", prefix, "--valid", prefix, "--output", str(output)]
+    tests = ["--test", f"t={prefix}", f"table={tmp_path / 'table.tsv'}", "--references"]
+    for wrong in ("x=2", "t=two", "table=2"):
+        assert main([*command, *tests, wrong]) == 1 and wrong.partition("=")[0] in capsys.readouterr().err
+    assert main([*command, *tests, "t=2"]) == 0 and (output / "t.de.1").read_text() == "a\n"

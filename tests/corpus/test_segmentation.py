@@ -237,6 +237,13 @@ def test_very_long_words_are_not_kept():
     assert not segmenter._cache and not segmenter.altered
 
 
+def test_subword_nmt_keeps_no_words_of_its_own(corpus):
+    segmenter = train_segmenter("subword_nmt", [corpus], vocab_size=60)
+    for n in range(20):
+        segmenter.encode_words([f"girl{n}"], [True])
+    assert len(segmenter._bpe.cache) <= 1
+
+
 def test_pieces_never_cross_words_in_training(tmp_path):
     """Glued words ("do" + "n't") are learned as the separate words that they are in the parse."""
     rows = "1\tdo\t_\tX\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\tn't\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"

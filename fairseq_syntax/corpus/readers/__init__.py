@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.parallel_text import Row
 from fairseq_syntax.corpus.parallel_text import Split as Split
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 
@@ -122,7 +122,8 @@ def write_corpus(
     """Write each split as plain text, ``SPLIT.LANG``, and further references as ``SPLIT.LANG.1`` and so on.
 
     Raises:
-        SyntaxDataError: a split has no sentences or occurs twice, or a file cannot be written
+        SyntaxDataError: a split has no sentences or occurs twice, a sentence contains a line break, or a file cannot be
+            written
     """
     make_folder(folder)
     written: list[WrittenSplit] = []
@@ -140,6 +141,8 @@ def write_corpus(
             for row in chain([first], rows):
                 sentences += 1
                 for file, sentence in zip(files, row, strict=True):
+                    if "\n" in sentence:  # the sides would no longer be parallel
+                        raise SyntaxDataError(f"a line break in sentence {sentences} of {name}: {quoted(sentence)}")
                     file.write(sentence + "\n")
         written.append(WrittenSplit(name, paths, sentences))
     return written

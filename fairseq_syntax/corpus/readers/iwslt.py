@@ -63,7 +63,7 @@ def read(
         number = accumulate(kept)  # the number of each pair among the kept ones
         parts = bytes(0 if not keep else 2 if n % EVERY == 0 else 1 for keep, n in zip(kept, number))
         for split, part in (("train", 1), ("valid", 2)):
-            yield Split(split, compress(parallel(*train), (each == part for each in parts)))
+            yield Split(split, compress(parallel(*train), bytes(each == part for each in parts)))
     if not tests:
         yield Split("test", chain(*map(evaluation, FAIRSEQ_TESTS)))
     for name in tests:

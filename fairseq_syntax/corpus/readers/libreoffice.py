@@ -290,6 +290,8 @@ def download(data: Path, source: str, target: str, *, languages: Sequence[str] =
     """Download missing packages with ``apt-get download``, from the system's release."""
     make_folder(data)
     missing = [name for name in package_names(languages) if not any(data.rglob(f"{name}_*.deb"))]
+    if not missing:
+        return
     try:
         subprocess.run(["apt-get", "download", *missing], cwd=data, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

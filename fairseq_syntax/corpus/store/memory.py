@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +23,6 @@ class MemoryStore:
 
     def __len__(self) -> int:
         return len(self._sentences)
-
-    def spans(self, sentence: int) -> list[tuple[int, int]]:
-        """See :meth:`SyntaxStore.spans`."""
-        stored = self._sentences[sentence]
-        starts = stored.sentences or ([0] if stored.pieces else [])
-        return list(pairwise([*starts, len(stored.pieces)]))
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
         """See :meth:`SyntaxStore.fetch`; includes ``parsed`` if a sentence has no parse."""
