@@ -5,8 +5,8 @@
 #
 #     sbatch --nodes 2 --cpus-per-task 16 examples/cluster/slurm-ray.sh fairseq-syntax parse --input train.en …
 #
-# The script adds "--ray ADDRESS". Files must be on a file system that all nodes share, or URIs (s3://…). A job that was
-# killed, or ran into its time limit, is continued by submitting it again.
+# The script adds "--ray ADDRESS". Files must be on a file system that all nodes share. A job that was killed, or ran
+# into its time limit, is continued by submitting it again.
 # HEAD_ADDRESS and NODE_ADDRESS: of the first node and of the others, where the first IPv4 address is not the one to use.
 set -euo pipefail
 port=${RAY_PORT:-6379}

@@ -44,7 +44,7 @@ ARGUMENTS = [
         Flag("--status", "show which steps are done, and run nothing"),
         Flag("--report", "write the report from existing results, and run nothing"),
     ),
-    Flag("--smoke", "run a version shrunk to seconds, in FOLDER-smoke"),
+    Flag("--smoke", "run a version shrunk to seconds, with a parser that needs no models, in FOLDER-smoke"),
     Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
     Option("--model-dir DIR", "models of the source parser (parse.source.models)"),
     Option("--output DIR", "result folder (folder); with --smoke, DIR-smoke"),
@@ -141,6 +141,6 @@ def main(args: argparse.Namespace) -> int:
             if section.title.startswith("Scores"):
                 tables = [block.render() for block in section.blocks if isinstance(block, Table)]
                 print("\n" + "\n\n".join(tables) + "\n")
-        finished(markdown, "the report")
-        finished(page, "the same, for a browser", "" if failed else _translate_command(work))
+        finished(shown(markdown), "the report")
+        finished(shown(page), "the same, for a browser", "" if failed else _translate_command(work))
     return 1 if failed else 0

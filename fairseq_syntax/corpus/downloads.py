@@ -196,5 +196,5 @@ def find(folder: Path, *names: str, hint: str | None = None) -> Path:
             shown = ", ".join(sorted(str(path.relative_to(folder)) for path in matching)[:4])
             message = f"several files are called {name}: {shown}"
             raise SyntaxDataError(message, path=folder, hint="leave one of them there")
-    hint = hint or "give its folder, or download: true"
+    hint = hint or "give its folder, or download: true (--download)"
     raise SyntaxDataError(f"no file {' or '.join(names)} below", path=folder, hint=hint)

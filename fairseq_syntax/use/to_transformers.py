@@ -119,7 +119,7 @@ def _check_segmentation(task: Any) -> None:
     if task.segmenter("source").cut_from != TEXT:
         raise SyntaxDataError(
             "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
-            hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",
+            hint="--to ctranslate2, or export a plain Transformer that was trained on text segmented without a parse",
         )
 
 

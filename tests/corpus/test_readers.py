@@ -352,6 +352,8 @@ def test_a_split_with_references_is_written_and_read(tmp_path):
 
 def test_unknown_names_are_told(tmp_path):
     assert {"aspec", "iwslt", "moses", "multi30k", "nist", "wmt"} <= set(names())
+    page = Path(sys.modules[read_corpus.__module__].__file__ or "").with_name("README.md").read_text("utf-8")
+    assert [name for name in names() if f"[`{name}`]({name}.py)" not in page] == []
     assert "multi30k" in (error_of(read_corpus("nosuch", tmp_path, "en", "de")).hint or "")
     assert "corpora" in (error_of(read_corpus("wmt", tmp_path, "en", "de", options={"corpus": []})).hint or "")
     assert error_of(read_corpus("wmt", tmp_path, "en", "de")).path == tmp_path

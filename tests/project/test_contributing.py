@@ -4,6 +4,7 @@ import random
 import re
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 from runpy import run_path
 
@@ -17,7 +18,9 @@ from tiny_syntax import encode, sample, tiny_model
 from fairseq_syntax import cli
 from fairseq_syntax.lab.recipes import start
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.decoder import DecoderSystem
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem
+from fairseq_syntax.model.heads import HeadClaims, HeadSystem
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -55,6 +58,13 @@ def test_the_example_beside_every_other_system(siblings, other, order, tmp_path)
     assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after))
     alone = [encode(model, [line], left=False)[0] for line in LINES]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, after))
+
+
+def test_the_layout_names_every_hook():
+    page = (ROOT / "fairseq_syntax" / "README.md").read_text(encoding="utf-8")
+    hooks = {name for system in (HeadSystem, EncoderSystem, DecoderSystem) for name in vars(system) if name[0] != "_"}
+    hooks |= {field.name for field in fields(HeadClaims)}
+    assert [name for name in sorted(hooks - {"term_where_parsed"}) if not re.search(rf"`{name}\b", page)] == []
 
 
 def test_the_bonus_by_loops(siblings):

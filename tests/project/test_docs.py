@@ -139,6 +139,25 @@ def test_the_single_steps_run(steps: tuple[Path, str]) -> None:
         assert (folder / name).stat().st_size > 0
 
 
+@pytest.mark.slow
+def test_the_python_of_the_reference_runs(steps: tuple[Path, str], programs: Path) -> None:
+    """With the models and data of the single steps, and a parser that needs no models."""
+    folder, chain = steps[0], "fairseq_syntax.corpus.parsing.chain"
+    names = {
+        "test.de": "clean/test.tgt",
+        "train.en.conllu": "parse/train.src.conllu",
+        "data-bin/train.en-de.en.syntax.arrow": "bin/train.src-tgt.src.syntax.arrow",
+    }
+    for name, target in names.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(folder / target)
+    program = "\n".join(blocks("api.md", "python"))
+    program = program.replace('load("models/pascal")', f'load("models/pascal", parser_name="{chain}")')
+    program = program.replace("ParserOptions(", f'ParserOptions("{chain}", ')
+    (folder / "reference.py").write_text(program)
+    assert "Scores of 60 sentences" in run_blocks(folder, ["python reference.py"], programs)
+
+
 # The tutorial's recipe, made small: a parser without models, and trainings of seconds.
 SMALL = """
 import sys, yaml

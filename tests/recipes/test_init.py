@@ -97,6 +97,7 @@ def test_it_runs_to_the_table_and_to_a_command_that_translates(corpus, capsys):
     changes = ["pieces.size=60", "score.trials=0", "score.resamples=50"]
     assert cli.main(["run", "recipe.yaml", "--workers", "2", "--set", *changes]) == 0
     said = capsys.readouterr().out
+    assert "\nruns/recipe/report.md: the report\n" in said, "named as seen from the current folder"
     assert "| pascal |" in (corpus / "runs" / "recipe" / "report.md").read_text("utf-8")
     command = shlex.split(said.splitlines()[-1])
     assert command[:3] == ["next:", "fairseq-syntax", "translate"] and Path(command[3]).exists()
