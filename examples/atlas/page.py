@@ -17,6 +17,8 @@ from statistics import correlation
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.scoring.shares import drawn_from
+from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES
 from fairseq_syntax.lab.scoring.tables import Table
 
 if TYPE_CHECKING:
@@ -228,8 +230,9 @@ def where(languages: Mapping[str, Any]) -> str:
         for one in by:
             for interval_of in one["intervals"]:
                 row = row_of(interval_of["rows"], "PSH")
-                if not row.get("gain"):
-                    continue  # the plain Transformer alone has been run
+                # The plain Transformer alone has been run, or the interval would be of too few pages.
+                if not row.get("gain") or drawn_from(interval_of) < LEAST_SENTENCES:
+                    continue
                 less = interval(twin_of(row, "linear").get("syntax"))
                 between = bounds(interval_of["over"], interval_of["to"], whole=one["property"] != "dependency-length")
                 lines = str(interval_of["sentences"])

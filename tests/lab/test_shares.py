@@ -78,8 +78,11 @@ def test_intervals_of_a_property():
     (of_groups,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], **options)
     assert of_groups["intervals"][0]["rows"] == measure(grouped, "base", ["linear"])
     assert of_groups["intervals"][0]["rows"] != found["intervals"][0]["rows"]
+    assert [i["groups"] for i in of_groups["intervals"]] == [4, 7], "one is in both"
+    assert "(" not in str(by_table("chrF", of_groups).rows), "too few groups for intervals, although not sentences"
     table = by_table("chrF", found)
     assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
+    assert all("(" in cell for row in table.rows[1:] for cell in row[1:])
 
 
 def test_the_interval_of_a_share_is_that_of_the_draws():
@@ -106,5 +109,11 @@ def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
     row = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
     assert row["gain"][1] <= 0 and row["controls"]["linear"]["kept"] is None
-    table = share_table("BLEU", [row], "test")
-    assert table.rows[0][-1] == "" and any("one seed of S, S.linear" in note for note in table.notes)
+    table = share_table("BLEU", [row], "test", 30)
+    few = share_table("BLEU", [row], "test", 9)
+    assert "(" not in str(few.rows) and any("fewer than 10" in note for note in few.notes)
+    assert (
+        table.rows[0][-1] == ""
+        and "(" in table.rows[0][1]
+        and any("one seed of S, S.linear" in note for note in table.notes)
+    )

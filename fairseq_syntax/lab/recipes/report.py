@@ -19,7 +19,7 @@ from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
-from fairseq_syntax.lab.scoring.shares import by_table, share_table
+from fairseq_syntax.lab.scoring.shares import by_table, drawn_from, share_table
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
@@ -108,7 +108,8 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     for table, scores in results.reports.items():
         if (shares := scores.get("shares")) is None:
             continue
-        gains = [share_table(metric, rows, f"{metric}, {table}") for metric, rows in shares["metrics"].items() if rows]
+        measured = {f"{metric}, {table}": (metric, rows) for metric, rows in shares["metrics"].items() if rows}
+        gains = [share_table(*one, title, drawn_from(scores)) for title, one in measured.items()]
         by = [by_table(metric, part) for metric, parts in shares["by"].items() for part in parts]
         yield Section(f"How much of each gain is syntax: {table}", gains[:1])
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"])

@@ -26,6 +26,7 @@ from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds
 from fairseq_syntax.lab.scoring.tables import Table
 
+TOO_FEW = f"none for fewer than {LEAST_SENTENCES} sentences, or groups of them"
 INTERVALS = "in brackets: 95 % intervals over sentences, and over seeds where there are several"
 DRAWS, DRAWS_BY = 10_000, 1000  # bootstrap draws for shares, and for shares by properties of the parse
 
@@ -88,11 +89,17 @@ def measure_by(
     draws: int = DRAWS_BY,
     groups: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """:func:`measure` in the intervals of each property of the source's parse, as ``rows``."""
+    """:func:`measure` in the intervals of each property of the source's parse.
+
+    Returns:
+        as :func:`.by_property.by_property`, with ``rows`` and, if there are groups, their number in the interval,
+        ``groups``
+    """
 
     def rows(lines: list[int]) -> dict[str, Any]:
+        number = {} if groups is None else {"groups": len({groups[line] for line in lines})}
         resampled = Resampled(scorer, runs, draws, subset=lines, groups=groups)
-        return {"rows": measure(resampled, baseline, controls)}
+        return {**number, "rows": measure(resampled, baseline, controls)}
 
     return by_property(parses, properties, rows)
 
@@ -119,31 +126,43 @@ def shares(
     return {"baseline": baseline, "controls": list(controls), "draws": DRAWS, "metrics": metrics, "by": by}
 
 
-def signed(figures: Sequence[float]) -> str:
-    """A signed value with its 95 % interval: ``+1.26 (+0.60 to +1.92)``."""
+def drawn_from(part: Mapping[str, Any]) -> int:
+    """The number of sentences, or groups of them, that the bootstrap of a report or an interval draws from."""
+    return part.get("groups", part["sentences"])
+
+
+def signed(figures: Sequence[float], count: int) -> str:
+    """A signed value with its 95 % interval, ``+1.26 (+0.60 to +1.92)``; alone if it is of too few sentences."""
     value, low, high = figures
-    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})" if count >= LEAST_SENTENCES else f"{value:+.2f}"
 
 
-def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """The result of :func:`measure` as a table with one row per system and control."""
+def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str, count: int) -> Table:
+    """The result of :func:`measure` as a table with one row per system and control.
+
+    Args:
+        count: the number of sentences, or groups of them
+    """
     body = []
     seeds: dict[str, int] = {row["system"]: row["seeds"] for row in rows}
     is_open = False  # whether there is a gain that may be 0
     for row in rows:
-        first = [row["system"], signed(row["gain"])]
+        first = [row["system"], signed(row["gain"], count)]
         if not row["controls"]:
             body.append([*first, "", "", "", ""])
         for control, share in row["controls"].items():
             value, low, high = (f"{100 * figure:.0f}" for figure in share["kept"] or [0, 0, 0])
-            kept = f"{value} % ({low} to {high})" if share["kept"] else ""
-            body.append([*first, control, signed(share["gain"]), signed(share["syntax"]), kept])
+            kept = f"{value} % ({low} to {high})" if share["kept"] and count >= LEAST_SENTENCES else ""
+            gain, syntax = (signed(share[name], count) for name in ("gain", "syntax"))
+            body.append([*first, control, gain, syntax, kept])
             first = ["", ""]
             seeds[f"{row['system']}.{control}"] = share["seeds"]
             is_open |= not kept
     header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
     notes = [INTERVALS]
-    if is_open:
+    if count < LEAST_SENTENCES:
+        notes.append(TOO_FEW)
+    elif is_open:
         notes.append("no share is given of a gain that may be 0")
     if lone := [name for name, count in seeds.items() if count == 1]:
         notes.append(f"one seed of {', '.join(lone)}: the intervals say nothing of other seeds")
@@ -153,13 +172,12 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
 def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
     """One property of :func:`measure_by` as a table of gains and of parse minus control; None without rows."""
     intervals = part["intervals"]
-    counts = [interval["sentences"] for interval in intervals]
+    counts = list(map(drawn_from, intervals))
     header = ["", *(interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals)]
-    rows = [["sentences", *map(str, counts)]]
+    rows = [["sentences", *(str(interval["sentences"]) for interval in intervals)]]
 
     def add(name: str, figures: Sequence[Sequence[float]]) -> None:
-        enough = [count >= LEAST_SENTENCES for count in counts]
-        rows.append([name, *(signed(one) if many else f"{one[0]:+.2f}" for one, many in zip(figures, enough))])
+        rows.append([name, *map(signed, figures, counts)])
 
     for of_system in zip(*(interval["rows"] for interval in intervals)):
         name = of_system[0]["system"]
@@ -170,5 +188,5 @@ def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
         return None
     notes = [INTERVALS]
     if min(counts) < LEAST_SENTENCES:
-        notes.append(f"none for fewer than {LEAST_SENTENCES} sentences")
+        notes.append(TOO_FEW)
     return Table(f"{metric} by {part['property']}", header, rows, notes)
