@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from scipy.stats import kendalltau
@@ -171,8 +172,13 @@ def test_correlations_with_word_order():
         return {"order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
 
     assert page.correlations({"de": of(0.1, 1, 1), "tr": of(0.3, 2, 2)}) == ""
-    text = page.correlations({"de": of(0.1, 1, -1), "hu": of(0.2, 2, -2), "tr": of(0.3, 3, -3)})
-    assert "+1.000" in text and "-1.000" in text
+    languages = {"de": of(0.1, 1, -1), "hu": of(0.2, 2, -2), "tr": of(0.3, 3, -3)}
+    text = page.correlations(languages)
+    assert "+1.00 (+1.00 to +1.00)" in text and "-1.00 (-1.00 to -1.00)" in text
+    points = np.array([[0.1, 1], [0.2, 2], [0.3, 3], [0.4, 0]])
+    least = min(np.corrcoef(np.delete(points, one, axis=0).T)[0, 1] for one in range(4))
+    text = page.correlations({**languages, "ja": of(0.4, 0, 0)})
+    assert f"({least:+.2f} to +1.00)" in text, "without Japanese, all are on a line"
 
 
 def test_twice_the_updates():
