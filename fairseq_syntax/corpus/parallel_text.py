@@ -35,11 +35,11 @@ class Split(NamedTuple):
 # Lines other than sentences in training files of IWSLT. Some occur on only one side (translators, reviewers).
 _TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|transcript)\b[^>]*>")
 _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
-# In SGML: the translator of the following segments, or a segment, whose end may be missing.
+# In SGML: the attributes of the following segments' set or document, or a segment, whose end may be missing.
 _SEGMENT = re.compile(
-    r"<(?:refset|doc)\b[^>]*\bsysid\s*=\s*\"?([^\">\s]+)|<seg\b[^>]*>(.*?)(</seg\s*>|(?=<seg\b)|\Z)",
-    re.IGNORECASE | re.DOTALL,
+    r"<(?:refset|doc)\b([^>]*)>|<seg\b[^>]*>(.*?)(</seg\s*>|(?=<seg\b)|\Z)", re.IGNORECASE | re.DOTALL
 )
+_ATTRIBUTE = re.compile(r"\b(sysid|docid)\s*=\s*\"?([^\">\s]+)", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 
 
@@ -63,25 +63,25 @@ def read_tagged(path: Path) -> Iterator[str]:
 
 def read_segments(path: Path) -> Iterator[str]:
     """The segments of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT); see :func:`read_translations`."""
-    return (sentence for _, sentence in read_translations(path))
+    return (sentence for *_, sentence in read_translations(path))
 
 
-def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
-    """The segments of a test set in NIST's SGML, with the ``sysid`` of their ``<refset>`` or ``<doc>``, if any.
+def read_translations(path: Path) -> Iterator[tuple[str | None, str | None, str]]:
+    """The segments of a test set in NIST's SGML, after the ``sysid`` and ``docid`` of their ``<refset>`` or ``<doc>``.
 
     Such files are often not well-formed XML (``&`` and ``<`` are not escaped), so only these tags are searched for. A
     segment may span several lines, and one that does not end is an error. Test sets are small, so the file is read as
     a whole.
     """
-    text, translator = "\n".join(read_lines(path)), None
+    text, of_set = "\n".join(read_lines(path)), dict[str, str]()
     for match in _SEGMENT.finditer(text):
-        if match[1]:
-            translator = match[1]
+        if match[1] is not None:
+            of_set |= {name.lower(): value for name, value in _ATTRIBUTE.findall(match[1])}
             continue
         if not match[3]:
             line = text.count("\n", 0, match.start()) + 1
             raise SyntaxDataError("this <seg> does not end", path=path, line=line, hint="is the file cut off?")
-        yield translator, single_spaced(unescape(match[2]))
+        yield of_set.get("sysid"), of_set.get("docid"), single_spaced(unescape(match[2]))
 
 
 def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ from fairseq_syntax.corpus.parallel_text import (
     unescape,
 )
 from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
+from fairseq_syntax.corpus.readers.nist import evaluation
 from fairseq_syntax.errors import SyntaxDataError
 
 # Sentences as files hold them: words with single spaces, of any script, with what markup must escape.
@@ -61,9 +62,9 @@ def lines(side) -> str:
     return "".join(f"{line}\n" for line in side)
 
 
-def sgm(side, system: str = "") -> str:
+def sgm(side, system: str = "", document: str = "d") -> str:
     rows = lines(f'<seg id="{n}"> {escape(line)} </seg>' for n, line in enumerate(side, 1))
-    return f'<srcset setid="x" srclang="any">\n<doc {system}docid="d">\n<p>\n{rows}</p>\n</doc>\n</srcset>\n'
+    return f'<srcset setid="x" srclang="any">\n<doc {system}docid="{document}">\n<p>\n{rows}</p>\n</doc>\n</srcset>\n'
 
 
 def tags(side, *more: str) -> str:
@@ -336,6 +337,26 @@ def test_nist_has_all_references(tmp_path):
         ).line
         == 2
     )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations("ABCD"), st.data())
+def test_nist_matches_documents_by_name(order, data):
+    """Source and references may have them in different orders, the references by translator or mixed."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = "".join(sgm([f"source {name} {n}" for n in range(2)], document=name) for name in order)
+        write(Path(folder, "mt05-src.sgm"), source)
+        files = data.draw(st.permutations([(translator, name) for translator in "xy" for name in "ABCD"]))
+        references = "".join(
+            sgm([f"{translator} {name} {n}" for n in range(2)], f"sysid={translator} ", name)
+            for translator, name in files
+        )
+        write(Path(folder, "mt05-ref.sgm"), references)
+        first, second = dict.fromkeys(translator for translator, _ in files)
+        rows = [tuple(f"{side} {name} {n}" for side in ("source", first, second)) for name in order for n in range(2)]
+        assert list(evaluation(Path(folder), "mt05")) == rows
+        write(Path(folder, "mt05-ref.sgm"), references.replace('docid="A"', 'docid="E"'))
+        assert error_of(evaluation(Path(folder), "mt05")).path == Path(folder, "mt05-ref.sgm")
 
 
 def test_a_split_with_references_is_written_and_read(tmp_path):

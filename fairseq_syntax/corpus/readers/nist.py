@@ -9,11 +9,12 @@ a source file ``mt05-src.sgm``, and ``mt05-ref.sgm`` with all references, each `
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_syntax.corpus.downloads import find
-from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_segments, read_translations
+from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_translations
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -46,12 +47,20 @@ def read(
 
 
 def evaluation(data: Path, name: str) -> Iterator[Row]:
-    """Read a test set: the source and all references, one per translator, in the order of the file."""
+    """Read a test set: the source and all references, one per translator, in the order of the source's documents."""
     source, reference = (find(data, f"{name}-{side}.sgm", hint=HINT) for side in ("src", "ref"))
-    references: dict[str, list[str]] = {}
-    for translator, sentence in read_translations(reference):
+    sentences: defaultdict[str | None, list[str]] = defaultdict(list)  # by document
+    for _, document, sentence in read_translations(source):
+        sentences[document].append(sentence)
+    references: dict[str, defaultdict[str | None, list[str]]] = {}
+    for translator, document, sentence in read_translations(reference):
         if translator is None:
             message = "a segment of no translator: no <refset> or <DOC> with a sysid before it"
             raise SyntaxDataError(message, path=reference)
-        references.setdefault(translator, []).append(sentence)
-    return aligned([read_segments(source), *references.values()], [source, *[reference] * len(references)])
+        references.setdefault(translator, defaultdict(list))[document].append(sentence)
+    paths = [source, *[reference] * len(references)]
+    for documents in references.values():
+        for document in sorted(map(str, documents.keys() ^ sentences.keys()))[:1]:
+            raise SyntaxDataError(f"document {document} is missing here, or in {source}", path=reference)
+    for document, texts in sentences.items():
+        yield from aligned([texts, *(documents[document] for documents in references.values())], paths)
