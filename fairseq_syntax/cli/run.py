@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.stages import KINDS, shown
+from fairseq_syntax.lab.recipes.stages import KINDS, shown, states
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, chosen_workers
@@ -41,7 +41,7 @@ ARGUMENTS = [
     Option("--keys", "print all keys of a recipe, and exit", action=_Keys, nargs=0),
     OneOf(
         Flag("--dry-run", "print the commands without running them"),
-        Flag("--status", "show which steps are done, and run nothing"),
+        Flag("--status", "show which steps are done, to do, or pending on an earlier one, and run nothing"),
         Flag("--report", "write the report from existing results, and run nothing"),
     ),
     Flag("--smoke", "run a version shrunk to seconds, with a parser that needs no models, in FOLDER-smoke"),
@@ -112,8 +112,8 @@ def main(args: argparse.Namespace) -> int:
     if args.status:
         for run in work.kept_runs:
             print(f"kept\t{run}")
-        for stage in work.all_stages():
-            print(f"{'done' if stage.is_done() else 'to do'}\t{stage.name}")
+        for name, state in states(work.all_stages()).items():
+            print(f"{state}\t{name}")
         return 0
     failed: list[str] = []
     if not args.report:

@@ -29,7 +29,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
-from fairseq_syntax.lab.recipes.stages import Command, Stage
+from fairseq_syntax.lab.recipes.stages import Command, Stage, states
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -170,6 +170,11 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
     moved = {"threads": "3", "workers": "2", "name": "another", "folder": str(work.plan.folder), "about": "words"}
     assert run(recipe, **moved)[1] == []
     # what is trained otherwise is trained anew, and what follows from it; nothing else
+    stages = Work(Plan(load(recipe, OTHER), recipe)).all_stages()
+    now = states(stages)
+    assert {now[f"train base/{seed}"] for seed in (1, 2)} == {now["translate base/1 test"], now["binarize"]} == {"done"}
+    assert {now[f"train other/{seed}"] for seed in (1, 2)} == {"to do"}
+    assert {now["translate other/1 test"], now["translate other/2 test"], now["score test"]} == {"pending"}
     other = run(recipe, **{"systems.other.train.lr": "0.2"})[1]
     runs = [f"other/{seed}" for seed in (1, 2)]
     assert other == ["score test", *(f"train {name}" for name in runs), *(f"translate {name} test" for name in runs)]

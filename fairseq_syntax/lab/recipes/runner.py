@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
-from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies
+from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies, states
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.files import make_folder
@@ -223,8 +223,9 @@ def typed(stages: Sequence[Stage], variables: Mapping[str, str]) -> list[str]:
     shown = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
     lines = [f"export {' '.join(f'{name}={shlex.quote(value)}' for name, value in shown.items())}"]
     folders: set[str] = set()
+    now = states(stages)
     for stage in stages:
-        lines += ["", f"# {stage.name}" + (" (done)" if stage.is_done() else "")]
+        lines += ["", f"# {stage.name}" + ("" if now[stage.name] == "to do" else f" ({now[stage.name]})")]
         new = {os.path.relpath(path.parent) for path in stage.outputs} - folders
         folders |= new
         lines += [f"mkdir -p {shlex.join(sorted(new))}"] if new else []

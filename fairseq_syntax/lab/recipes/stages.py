@@ -213,3 +213,16 @@ def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
         hint = "a command runs before what it reads is made: give it a later `before`"
         raise SyntaxDataError(f"stages wait for one another: {' → '.join(error.args[1])}", hint=hint) from None
     return needs
+
+
+def states(stages: Sequence[Stage]) -> dict[str, str]:
+    """The state of each stage by name: ``done``, ``to do``, or ``pending`` if one on which it depends is to do.
+
+    A pending stage is done with its current inputs, and has to run again only if these change.
+    """
+    needs = dependencies(stages)
+    states = {stage.name: "done" if stage.is_done() else "to do" for stage in stages}
+    for name in TopologicalSorter(needs).static_order():
+        if states[name] == "done" and any(states[before] != "done" for before in needs[name]):
+            states[name] = "pending"
+    return states
