@@ -10,6 +10,7 @@ import pytest
 import torch
 from data_errors import data_error
 from tiny_syntax import LABELS, dictionary
+from untrained import untrained
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
@@ -97,6 +98,18 @@ def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
             assert best.score == pytest.approx(alone.score, abs=1e-4)
     with data_error("min_len", "99"):
         translator.with_search(min_len=99, max_len_b=3).translate(toy.lines["test"])
+
+
+@pytest.mark.slow
+def test_a_diverse_search_does_not_depend_on_the_rest_of_the_batch(toy):
+    """fairseq looks up the penalties of a batch's first sentence by its number in the data."""
+    model = untrained(toy.data, "transformer", sure=6.0)
+    found = []
+    for size in (1, 3, 32):
+        options = {"beam": 4, "nbest": 4, "diverse_beam_groups": 2, "max_len_b": 10, "batch_size": size}
+        translated = Translator([model.model], model.task, **options).translations(toy.lines["test"])
+        found.append([[translation.pieces for translation in best_first] for best_first in translated])
+    assert found[0] == found[1] == found[2] and len({str(best_first) for best_first in found[0]}) > 2
 
 
 @pytest.mark.slow
