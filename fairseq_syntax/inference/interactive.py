@@ -276,6 +276,7 @@ class InteractiveInput:
             self.task.source_dictionary,
             tgt_dict=self.task.target_dictionary,
             constraints=constraints,
+            shuffle=False,  # drawing an order would make samples depend on NumPy's generator, and advance it
             source_syntax=self._syntax(len(src_tokens)) if self.needs else None,
         )
         if rebuilt:

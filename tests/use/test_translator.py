@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import lstm_models
+import numpy as np
 import pytest
 import torch
 from data_errors import data_error
@@ -110,6 +111,20 @@ def test_a_diverse_search_does_not_depend_on_the_rest_of_the_batch(toy):
         translated = Translator([model.model], model.task, **options).translations(toy.lines["test"])
         found.append([[translation.pieces for translation in best_first] for best_first in translated])
     assert found[0] == found[1] == found[2] and len({str(best_first) for best_first in found[0]}) > 2
+
+
+@pytest.mark.slow
+def test_samples_depend_on_pytorchs_generator_alone(toy):
+    model = untrained(toy.data, "transformer")
+    translator = Translator([model.model], model.task, beam=1, sampling=True, max_len_b=10, batch_size=3)
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        state = np.random.get_state()[1].tolist()
+        torch.manual_seed(5)
+        found.append([best.pieces for best in translator.translate(toy.lines["test"])])
+        assert np.random.get_state()[1].tolist() == state
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
