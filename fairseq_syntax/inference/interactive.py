@@ -281,7 +281,7 @@ class InteractiveInput:
         )
         if rebuilt:
             dataset.first, self._read = self._read, self._read + len(src_tokens)
-            dataset.batches = self._batches
+            dataset.batches = self._batches = []  # without what a caller that does not rebuild batches has left
         return dataset
 
     def _syntax(self, sentences: int) -> SideSyntax:
@@ -304,8 +304,7 @@ class InteractiveInput:
         """
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
-        # Batches arrive in the order in which they were collated. fairseq's hub does not rebuild them; its batches are
-        # skipped here.
+        # Batches arrive in the order in which they were collated.
         while self._batches:
             collated, ids, syntax = self._batches.pop(0)
             if collated.shape == tokens.shape and torch.equal(collated, tokens.cpu()):
