@@ -145,21 +145,19 @@ class CTranslate2Translator(BaseTranslator):
 
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
         """See the base class; the encoded lines are lists of pieces with source factors."""
-        columns = self.exported.factors
-        if not columns:
-            encoded, lengths = self._input.encode(lines, numbers)
-            return [self._symbols(ids.tolist()[:-1]) for ids in encoded], [length - 1 for length in lengths]
-        inventory = LabelInventory(self.task.labels("source"), frozen=True)
-        sentences = []
-        for line, pieces in self._input.parsed_pieces(lines, numbers):
-            symbols = self._symbols(self.task.source_dictionary.index(piece) for piece in pieces)
-            stored = to_stored(line, inventory)
-            factors = []
-            for column in columns:
-                names, words = self.task.labels("source")[column], getattr(stored, column)
-                factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
-            sentences.append(factored(symbols, factors))
-        return sentences, list(map(len, sentences))
+        tokens, lengths = self._input.encode(lines, numbers)
+        sentences = [self._symbols(ids.tolist()[:-1]) for ids in tokens]
+        if columns := self.exported.factors:
+            inventory = LabelInventory(self.task.labels("source"), frozen=True)
+            for k, line in enumerate(self._input.parses()):
+                assert line is not None  # these models need parses
+                stored = to_stored(line, inventory)
+                factors = []
+                for column in columns:
+                    names, words = self.task.labels("source")[column], getattr(stored, column)
+                    factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
+                sentences[k] = factored(sentences[k], factors)
+        return sentences, [length - 1 for length in lengths]
 
     def _symbols(self, ids: Iterable[int]) -> list[str]:
         """The symbols of token ids; special symbols are replaced by the unknown symbol, as in fairseq."""

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from data_errors import data_error
+from fairseq.data import Dictionary
 from tiny_syntax import LABELS, dictionary
 from untrained import untrained
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
-from fairseq_syntax.corpus.conllu import format_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.corpus.segmentation import PARSE, SubwordNmtSegmenter
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
@@ -84,6 +86,25 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     named = InteractiveInput(task)
     named.encode(["w7 w8"])
     assert named.parses()[0].deprels == ["root", "dep"], "a parser that was named is used"
+
+
+def test_a_parse_for_a_model_that_learned_from_text_is_segmented_as_text():
+    """Its data have no pieces of a full stop as a word of its own without a space before it."""
+    segmenter = SubwordNmtSegmenter(b"#version: 0.2\nx y</w>\n")
+    cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_input="auto")
+    words = Dictionary()
+    for piece in segmenter.encode_text("A dog."):
+        words.add_symbol(piece)
+    task = SimpleNamespace(segmenter=lambda side: segmenter, source_dictionary=words, cfg=cfg)
+    task.needs = lambda side: None
+    given = InteractiveInput(task)
+    parse = ParsedLine.of_words(["A", "dog", "."], [2, 0, 2], ["det", "root", "punct"], text="A dog.")
+    (raw, of_parse), _ = given.encode(["A dog.", parse])
+    assert of_parse.tolist() == raw.tolist() and words.unk() not in raw
+    text = given.texts()[1]
+    assert (text.words, text.pieces) == ([(0, 1), (2, 5), (5, 6)], [(0, 1), (2, 3), (3, 4), (4, 5), (5, 6)])
+    segmenter.about["cut_from"] = PARSE
+    assert words.unk() in given.encode([parse])[0][0]
 
 
 @pytest.mark.slow
