@@ -36,6 +36,13 @@ from fairseq_syntax.runtime.files import check_rereadable, read_lines, read_stdi
 logger = logging.getLogger(__name__)
 
 
+def token_ids(pieces: Sequence[str], dictionary: Any) -> torch.Tensor:
+    """The tokens [T] of a user's pieces, int64, with ``</s>``; a piece that looks like a special symbol is unknown."""
+    tokens: torch.Tensor = dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+    tokens[:-1].masked_fill_(tokens[:-1] < dictionary.nspecial, dictionary.unk())
+    return tokens
+
+
 class InteractiveInput:
     """Parses, segments and indexes lines for a task.
 
@@ -190,7 +197,7 @@ class InteractiveInput:
         """
         if numbers is None:
             self._check_blocks(lines)
-        cfg, segmenter, dictionary = self.task.cfg, self.task.segmenter("source"), self.task.source_dictionary
+        cfg, segmenter = self.task.cfg, self.task.segmenter("source")
         numbers = self._numbers(lines, numbers)
         if self.needs or self.chosen_parser or cfg.syntax_parser not in ("", NO_PARSER) or cfg.syntax_parser_dir:
             parses: Sequence[ParsedLine | None] = self.parse(lines, numbers)
@@ -207,7 +214,7 @@ class InteractiveInput:
             self._encoded.append((line, parse))
         if self.source_tag:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
-        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
+        tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
         return tokens, [t.numel() for t in tokens]
 
     def _check_blocks(self, lines: Sequence[Sentence]) -> None:

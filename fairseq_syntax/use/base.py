@@ -17,7 +17,7 @@ from fairseq import utils
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, token_ids
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import decoder
@@ -273,7 +273,7 @@ class BaseTranslator(ABC):
         """Pieces and tokens ([T], int64, with ``</s>``) of a given translation."""
         segmenter = self.task.segmenter("target")
         pieces = segmenter.encode_text(text) if segmenter else text.split()
-        return pieces, self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+        return pieces, token_ids(pieces, self.task.target_dictionary)
 
     def _parses(self) -> list[ParsedLine | None]:
         """The parses of the sentences encoded last; None for a sentence without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -146,7 +146,7 @@ class CTranslate2Translator(BaseTranslator):
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
         """See the base class; the encoded lines are lists of pieces with source factors."""
         tokens, lengths = self._input.encode(lines, numbers)
-        sentences = [self._symbols(ids.tolist()[:-1]) for ids in tokens]
+        sentences = [[self.task.source_dictionary[i] for i in ids.tolist()[:-1]] for ids in tokens]
         if columns := self.exported.factors:
             inventory = LabelInventory(self.task.labels("source"), frozen=True)
             for k, line in enumerate(self._input.parses()):
@@ -158,8 +158,3 @@ class CTranslate2Translator(BaseTranslator):
                     factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
                 sentences[k] = factored(sentences[k], factors)
         return sentences, [length - 1 for length in lengths]
-
-    def _symbols(self, ids: Iterable[int]) -> list[str]:
-        """The symbols of token ids; special symbols are replaced by the unknown symbol, as in fairseq."""
-        dictionary = self.task.source_dictionary
-        return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]

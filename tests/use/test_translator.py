@@ -80,6 +80,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
     assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
     assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
+    assert given.encode(["w7 <pad> </s>"])[0][0].tolist() == [7, 3, 3, 2], "a user's symbols are not the model's"
     with data_error(line=2):
         given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
     cfg.syntax_parser = "chain_parser"
