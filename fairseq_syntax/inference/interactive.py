@@ -49,9 +49,17 @@ class InteractiveInput:
     Args:
         parser: the parser of raw text; if None, it is built from the task's options when needed
         source_tag: a piece before and after each sentence, for models that need no parse; none if empty
+
+    Raises:
+        SyntaxDataError: the dictionary does not have the tag, or the model needs a parse, in which tags are no words
     """
 
     def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
+        if source_tag and source_tag not in task.source_dictionary.indices:
+            message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
+            raise SyntaxDataError(message, option="--source-tag", hint=hint)
+        if source_tag and task.needs("source"):
+            raise SyntaxDataError("does not apply to models that read a parse", option="--source-tag")
         self.task, self.chosen_parser, self.source_tag = task, parser, source_tag
         # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
