@@ -1,9 +1,10 @@
 """Word alignments between a sentence and its translation.
 
 A *word* is a surface token of the parse if the sentence has one. Otherwise it is a string between white space, with
-punctuation at both ends split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is between pieces: the
-weight of a source word is the sum over its pieces, that of a target word the mean over its pieces, and each target word
-is linked to the source word with the largest weight. The weight on ``</s>`` is ignored.
+punctuation at both ends split off (:func:`~fairseq_syntax.corpus.words.words_of`); ``<unk>`` is part of a word.
+Attention is between pieces: the weight of a source word is the sum over its pieces, that of a target word the mean over
+its pieces, and each target word is linked to the source word with the largest weight. The weight on ``</s>`` is
+ignored.
 
 The attention head is chosen by :mod:`fairseq_syntax.inference.alignment_head`.
 """
@@ -25,6 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 __all__ = ["Agreement", "WordAlignment", "agreement", "read_gold"]
 
 Weights = NDArray[np.float32]
+_UNKNOWN = "<unk>"  # fairseq's unknown piece; its brackets are no punctuation
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
     for i in range(len(spans) - 2, -1, -1):
         if spans[i][0] == spans[i][1]:
             spans[i] = spans[i + 1]
-    return PieceText(text, words_of(text), spans)
+    return PieceText(text, words_of(text.replace(_UNKNOWN, "x" * len(_UNKNOWN))), spans)
 
 
 def locate(text: str, forms: Sequence[str]) -> list[Span] | None:

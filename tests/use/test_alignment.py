@@ -49,6 +49,8 @@ def test_pieces_stand_where_their_text_stands():
     assert apart.membership().argmax(axis=1).tolist() == [0, 0, 1, 1]
     plain = alignment.spell(["a", "b@@", "c"], decoder(None))
     assert plain.text == "a bc" and plain.membership().argmax(axis=1).tolist() == [0, 1, 1]
+    unknown = alignment.spell(["b@@", "<unk>", "<unk>", "."], decoder(None))
+    assert [unknown.text[a:b] for a, b in unknown.words] == ["b<unk>", "<unk>", "."]
 
 
 def test_the_bytes_of_a_character_stand_where_it_stands():
