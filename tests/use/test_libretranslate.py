@@ -41,6 +41,9 @@ def test_html_keeps_its_markup(server):
     text = '<p class="a">ab &amp; c<br/><b>de</b></p><script>var x = "q";</script>'
     _, answer = server.translate(q=text, source="en", target="de", format="html")
     assert answer["translatedText"] == '<p class="a">c &amp; ba<br/><b>ed</b></p><script>var x = "q";</script>'
+    text = """<a title="x > y" alt='"<'>ab</a><i title="cd>ef</i>"""  # the last value does not end
+    _, answer = server.translate(q=text, source="en", target="de", format="html")
+    assert answer["translatedText"] == """<a title="x > y" alt='"<'>ba</a><i title="cd>fe</i>"""
 
 
 def test_the_languages(server):

@@ -40,7 +40,9 @@ _BETWEEN = re.compile(
     r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+(?=[^\sa-zß-öø-ÿ]))"
 )
 _MARKUP = re.compile(
-    r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)|</?[a-z!?][^<>]*>)", re.DOTALL | re.I
+    r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
+    r"|</?[a-z!?](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>|</?[a-z!?][^<>]*>)",  # quoted values may contain >
+    re.DOTALL | re.I,
 )
 _NAMES = """
 ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fa Persian,
