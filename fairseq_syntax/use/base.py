@@ -76,6 +76,7 @@ class BaseTranslator(ABC):
     beam: int
     nbest: int
     batch_size: int
+    _generation: dict[str, Any]  # the search options
     _input: InteractiveInput
 
     @abstractmethod
@@ -90,10 +91,12 @@ class BaseTranslator(ABC):
 
     @abstractmethod
     def _set_search(self, generation: dict[str, Any]) -> None:
-        """Set the search options, ``beam`` and ``nbest``."""
+        """Set the search options (all that are not the default), ``beam`` and ``nbest``."""
 
     def with_search(self: Translating, **generation: Any) -> Translating:
-        """A translator with the same models and other search options (named as in fairseq-generate) or ``batch_size``.
+        """A translator with the same models, and with other values of search options or of ``batch_size``.
+
+        Options are named as in fairseq-generate.
 
         .. code-block:: python
 
@@ -102,7 +105,7 @@ class BaseTranslator(ABC):
         other = copy.copy(self)
         other._input = copy.copy(self._input)  # it holds the sentences of a call, which may run beside the other's
         other.batch_size = generation.pop("batch_size", self.batch_size)
-        other._set_search(generation)
+        other._set_search({**self._generation, **generation})
         return other
 
     @abstractmethod

@@ -159,7 +159,8 @@ class Translator(BaseTranslator):
         return cls(models, task, parser=parser, **options)
 
     def _set_search(self, generation: dict[str, Any]) -> None:
-        options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size))
+        self._generation = search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size)
+        options = Namespace(**self._generation)
         self.beam, self.nbest = options.beam, options.nbest
         for model in self.models:
             # As in fairseq-generate; LSTMs, for example, then skip their attention maps.

@@ -171,6 +171,8 @@ def test_searches_of_one_model_keep_their_sentences_apart(toy, trained, monkeypa
     assert [best.parse.words for best, *_ in found] == [best.parse.words for best, *_ in expected]
     with data_error("at least 1", option="batch_size"):
         translator.with_search(batch_size=0)
+    short = other.with_search(beam=3, max_len_b=2).with_search(batch_size=2)
+    assert short.beam == 3 and all(len(best.pieces) <= 2 for best in short.translate(lines)), "the others stay"
 
 
 @pytest.mark.slow
