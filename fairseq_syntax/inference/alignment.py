@@ -188,6 +188,23 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
     return gold
 
 
+def check_gold(gold: Sequence[Gold], alignments: Iterable[WordAlignment | None]) -> None:
+    """Check that gold links are between words of the alignments; None for a pair that is not checked.
+
+    Raises:
+        SyntaxDataError: a link is not; others of that file would be taken for links of other words
+    """
+    for number, ((_, possible), alignment) in enumerate(zip(gold, alignments, strict=True), start=1):
+        if alignment is None:
+            continue
+        sizes = len(alignment.source_words), len(alignment.target_words)
+        for s, t in sorted(possible):
+            if s >= sizes[0] or t >= sizes[1]:
+                message = f"the gold link {s}-{t} is not between words of a pair of {sizes[0]} and {sizes[1]}"
+                hint = "links count words from 0, as align splits them: see its output to a .jsonl file"
+                raise SyntaxDataError(message, line=number, hint=hint)
+
+
 def agreement(links: Sequence[Sequence[tuple[int, int]]], gold: Sequence[Gold]) -> Agreement:
     """Compare the links of sentences with a reference."""
     total = sure = possible = right_sure = right = 0
