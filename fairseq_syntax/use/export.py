@@ -143,7 +143,8 @@ def _readme(exported: Exported, text: str) -> str:
         lines += [
             "`AutoTokenizer.from_pretrained(FOLDER)` and `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)` load it:",
             "`model.generate(**tokenizer(sentences, return_tensors='pt', padding=True))`, then "
-            "`tokenizer.batch_decode(…, skip_special_tokens=True)`.",
+            "`tokenizer.batch_decode(…, skip_special_tokens=True)`. No-break spaces and other white space "
+            "are unknown to it: give `' '.join(sentence.split())`.",
         ]
         return "\n".join(lines) + "\n"
     parsed = ", which it parses for the labels" if exported.factors else ""
