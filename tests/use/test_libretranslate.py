@@ -7,7 +7,10 @@ from urllib.parse import urlencode
 
 import pytest
 from data_errors import data_error
-from served import running, stand_in_service
+from served import StandIn, running, stand_in_service
+
+from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.service import Service
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -52,6 +55,19 @@ def test_the_languages(server):
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
     ]
+
+
+def test_varieties_of_a_language_have_models_of_their_own():
+    models = [StandIn() for _ in range(3)]
+    for model, lang in zip(models, ("pt_BR", "pt", "de_AT")):
+        model.name = model.target_lang = lang
+    with running(Service(models, Source(None))) as server:
+        (english, *_) = server.ask("GET", "/languages")[1]
+        assert english["targets"] == ["de", "pt", "pt-br"]
+        for target, model in (("pt-BR", 0), ("pt", 1), ("pt-PT", 1), ("de", 2), ("de-AT", 2)):
+            before = len(models[model].batches)
+            assert server.translate(q="ab", source="en", target=target) == (200, {"translatedText": "ba"})
+            assert len(models[model].batches) == before + 1, target
 
 
 @pytest.mark.parametrize(
