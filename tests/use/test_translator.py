@@ -147,6 +147,9 @@ def test_samples_depend_on_pytorchs_generator_alone(toy):
         found.append([best.pieces for best in translator.translate(toy.lines["test"])])
         assert np.random.get_state()[1].tolist() == state
     assert found[0] == found[1]
+    sure = translator.with_search(temperature=0.001, max_len_b=3)
+    ends = [(len(best.pieces), best.cut) for best in sure.translate(toy.lines["test"])]
+    assert (3, True) in ends and all(cut == (pieces == 3) for pieces, cut in ends), "also an end of no probability"
 
 
 @pytest.mark.slow
