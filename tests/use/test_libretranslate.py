@@ -38,6 +38,8 @@ def test_a_text_and_a_list_of_texts(server):
 def test_sentences_and_the_white_space_between_them(server):
     _, answer = server.translate(q="Abc. Def!\n\n  x y\n", source="en", target="de")
     assert answer["translatedText"] == ".cbA !feD\n\n  y x\n"
+    for whole in ("Abc. def", "Např. čaj", "И т. д. в", "π.χ. ένα", "Ví dụ. ạ"):  # a lowercase letter goes on
+        assert server.translate(q=whole, source="en", target="de")[1]["translatedText"] == whole[::-1]
 
 
 def test_html_keeps_its_markup(server):

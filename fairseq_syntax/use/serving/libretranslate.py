@@ -32,12 +32,15 @@ from fairseq_syntax.use.serving.messages import (
 from fairseq_syntax.use.serving.service import Service
 
 MOST = MAX_SENTENCES * MAX_CHARACTERS
+# Of the alphabets with case: Latin, Greek, Cyrillic and Armenian. (Georgian sentences begin with lowercase letters.)
+_LOWERCASE = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 # White space that separates the units of translation: at both ends, around line breaks, and after a sentence (final
 # punctuation and closing quotes that are not followed by a lowercase letter). Every alternative starts at the first
 # white-space character, and unclosed markup extends to the end of the text, so matching takes linear time.
 _BETWEEN = re.compile(
     r"(\A\s+|(?<!\s)\s+\Z|(?<!\s)\s*\n\s*"
-    r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+(?=[^\sa-zß-öø-ÿ]))"
+    r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+"
+    rf"(?=[^\s{_LOWERCASE}]))"
 )
 _MARKUP = re.compile(
     r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
