@@ -39,7 +39,7 @@ COMMAND = Command(__doc__, "use", ARGUMENTS, step=3, needs_fairseq=True)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.inference.alignment import agreement, read_gold, written
+    from fairseq_syntax.inference.alignment import agreement, check_gold, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator, checkpoint_of
@@ -76,6 +76,8 @@ def main(args: Namespace) -> None:
         finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
+    if gold is not None:
+        check_gold(gold, alignments)
     with opened(args.output) as file:
         file.writelines(written(alignment, args.output) + "\n" for alignment in alignments)
     if gold is not None:

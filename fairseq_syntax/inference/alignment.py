@@ -1,9 +1,10 @@
 """Word alignments between a sentence and its translation.
 
 A *word* is a surface token of the parse if the sentence has one. Otherwise it is a string between white space, with
-punctuation at both ends split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is between pieces: the
-weight of a source word is the sum over its pieces, that of a target word the mean over its pieces, and each target word
-is linked to the source word with the largest weight. The weight on ``</s>`` is ignored.
+punctuation at both ends split off (:func:`~fairseq_syntax.corpus.words.words_of`); ``<unk>`` is part of a word.
+Attention is between pieces: the weight of a source word is the sum over its pieces, that of a target word the mean over
+its pieces, and each target word is linked to the source word with the largest weight. The weight on ``</s>`` is
+ignored.
 
 The attention head is chosen by :mod:`fairseq_syntax.inference.alignment_head`.
 """
@@ -25,6 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 __all__ = ["Agreement", "WordAlignment", "agreement", "read_gold"]
 
 Weights = NDArray[np.float32]
+_UNKNOWN = "<unk>"  # fairseq's unknown piece; its brackets are no punctuation
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
     for i in range(len(spans) - 2, -1, -1):
         if spans[i][0] == spans[i][1]:
             spans[i] = spans[i + 1]
-    return PieceText(text, words_of(text), spans)
+    return PieceText(text, words_of(text.replace(_UNKNOWN, "x" * len(_UNKNOWN))), spans)
 
 
 def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
@@ -184,6 +186,23 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
             (possible if mark == "p" else sure).add((int(source), int(target)))
         gold.append((sure, sure | possible))
     return gold
+
+
+def check_gold(gold: Sequence[Gold], alignments: Iterable[WordAlignment | None]) -> None:
+    """Check that gold links are between words of the alignments; None for a pair that is not checked.
+
+    Raises:
+        SyntaxDataError: a link is not; others of that file would be taken for links of other words
+    """
+    for number, ((_, possible), alignment) in enumerate(zip(gold, alignments, strict=True), start=1):
+        if alignment is None:
+            continue
+        sizes = len(alignment.source_words), len(alignment.target_words)
+        for s, t in sorted(possible):
+            if s >= sizes[0] or t >= sizes[1]:
+                message = f"the gold link {s}-{t} is not between words of a pair of {sizes[0]} and {sizes[1]}"
+                hint = "links count words from 0, as align splits them: see its output to a .jsonl file"
+                raise SyntaxDataError(message, line=number, hint=hint)
 
 
 def agreement(links: Sequence[Sequence[tuple[int, int]]], gold: Sequence[Gold]) -> Agreement:

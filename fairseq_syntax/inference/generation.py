@@ -115,9 +115,8 @@ class Generation:
     def _align(self, aligner: Aligner, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """Add an ``alignment`` to each hypothesis, in the form that fairseq prints, and copy words into its ``tokens``.
 
-        ``--print-alignment hard`` links words, namely those of the printed lines (``<unk>`` is part of a word), even if
-        fairseq-interactive reads a parse with other tokens. ``soft`` gives the weights of all source pieces for each
-        piece of the translation.
+        ``--print-alignment hard`` links words, namely those of the printed lines, even if fairseq-interactive reads a
+        parse with other tokens. ``soft`` gives the weights of all source pieces for each piece of the translation.
         """
         task, kind = self._task, self._print_alignment
         tokens = [[h["tokens"] for h in best] for best in hypotheses]
@@ -128,12 +127,12 @@ class Generation:
         attention = aligner.of_hypotheses(sample["net_input"], tokens)
         sources = zip(sample["id"].tolist(), sample["net_input"]["src_tokens"])
         for (number, source), best, weights in zip(sources, hypotheses, attention):
-            words = spell(_marked(source, task.source_dictionary), decoder(task.segmenter("source")))
+            words = spell(pieces_of(source, task.source_dictionary), decoder(task.segmenter("source")))
             for hypothesis, of_pieces in zip(best, weights):
                 if kind == "soft":
                     hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
                 elif kind:
-                    pieces = _marked(hypothesis["tokens"], task.target_dictionary)
+                    pieces = pieces_of(hypothesis["tokens"], task.target_dictionary)
                     target = spell(pieces, decoder(task.segmenter("target")))
                     hypothesis["alignment"] = align(of_pieces, words, target).links
                 if copying and unknown in hypothesis["tokens"]:
@@ -146,7 +145,8 @@ class Generation:
         New pieces are added to the target's dictionary. ``weights``: [target pieces, source pieces].
         """
         dictionary, segmenter = self._task.target_dictionary, self._task.segmenter("target")
-        target = spelled(_marked(tokens, dictionary), segmenter)
+        pieces = [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
+        target = spelled(pieces, segmenter)
         text, at = "", 0
         for s, t in align(weights, source, target).links:
             start, end = target.words[t]
@@ -157,8 +157,8 @@ class Generation:
         text += target.text[at:]
         if _UNKNOWN in text:  # the source is empty
             return tokens
-        pieces = segmenter.encode_text(text) if segmenter else text.split()
-        return dictionary.encode_line(" ".join(pieces), add_if_not_exist=True).to(tokens)
+        copied = segmenter.encode_text(text) if segmenter else text.split()
+        return dictionary.encode_line(" ".join(copied), add_if_not_exist=True).to(tokens)
 
     def _source_text(self, number: int) -> PieceText:
         """The words and pieces of the source sentence with this ``id``, from raw input or otherwise from raw data."""
@@ -188,11 +188,6 @@ def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
         words = [(start + side.text.startswith(" ", start), end) for start, end in side.pieces]
         side = PieceText(side.text, words, words)
     return side
-
-
-def _marked(tokens: Tensor, dictionary: Any) -> list[str]:
-    """The pieces of tokens [T], with :data:`_UNKNOWN` for unknown pieces."""
-    return [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
 
 
 def copies_for_unknown(cfg: Any) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, parse_conllu_blo
 from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.parsed_line import check_parse, token_spans
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
-from fairseq_syntax.corpus.segmentation import spaces_before
+from fairseq_syntax.corpus.segmentation import TEXT, spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
@@ -36,15 +36,30 @@ from fairseq_syntax.runtime.files import check_rereadable, read_lines, read_stdi
 logger = logging.getLogger(__name__)
 
 
+def token_ids(pieces: Sequence[str], dictionary: Any) -> torch.Tensor:
+    """The tokens [T] of a user's pieces, int64, with ``</s>``; a piece that looks like a special symbol is unknown."""
+    tokens: torch.Tensor = dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+    tokens[:-1].masked_fill_(tokens[:-1] < dictionary.nspecial, dictionary.unk())
+    return tokens
+
+
 class InteractiveInput:
     """Parses, segments and indexes lines for a task.
 
     Args:
         parser: the parser of raw text; if None, it is built from the task's options when needed
         source_tag: a piece before and after each sentence, for models that need no parse; none if empty
+
+    Raises:
+        SyntaxDataError: the dictionary does not have the tag, or the model needs a parse, in which tags are no words
     """
 
     def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
+        if source_tag and source_tag not in task.source_dictionary.indices:
+            message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
+            raise SyntaxDataError(message, option="--source-tag", hint=hint)
+        if source_tag and task.needs("source"):
+            raise SyntaxDataError("does not apply to models that read a parse", option="--source-tag")
         self.task, self.chosen_parser, self.source_tag = task, parser, source_tag
         # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
@@ -158,6 +173,15 @@ class InteractiveInput:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
+    @property
+    def cuts_text(self) -> bool:
+        """Whether a line with a parse is segmented as its text, since the model needs no parse and learned from text.
+
+        Words of a parse without a space between them have pieces that such a model may not know.
+        """
+        segmenter = self.task.segmenter("source")
+        return not self.needs and segmenter is not None and segmenter.cut_from == TEXT
+
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
         """A copy of the line whose tokens have their number of pieces, and the pieces."""
         segmenter, forms = self.task.segmenter("source"), [token.form for token in line.tokens]
@@ -181,22 +205,24 @@ class InteractiveInput:
         """
         if numbers is None:
             self._check_blocks(lines)
-        cfg, segmenter, dictionary = self.task.cfg, self.task.segmenter("source"), self.task.source_dictionary
+        cfg, segmenter = self.task.cfg, self.task.segmenter("source")
         numbers = self._numbers(lines, numbers)
         if self.needs or self.chosen_parser or cfg.syntax_parser not in ("", NO_PARSER) or cfg.syntax_parser_dir:
-            pieces = [of_line for _, of_line in self.parsed_pieces(lines, numbers)]
+            parses: Sequence[ParsedLine | None] = self.parse(lines, numbers)
         else:
-            pieces, self._encoded = [], []
-            for line, parse in zip(lines, self._brought_parses(lines, numbers)):
-                if parse is not None:
-                    parse, of_line = self.segment(parse)
-                else:
-                    of_line = segmenter.encode_text(str(line)) if segmenter else str(line).split()
-                pieces.append(of_line)
-                self._encoded.append((line, parse))
+            parses = self._brought_parses(lines, numbers)
+        pieces, self._encoded = [], []
+        for line, parse in zip(lines, parses):
+            if parse is not None and not self.cuts_text:
+                parse, of_line = self.segment(parse)
+            else:
+                text = str(line) if parse is None else self._words_in_text(line, parse)[0]
+                of_line = segmenter.encode_text(text) if segmenter else text.split()
+            pieces.append(of_line)
+            self._encoded.append((line, parse))
         if self.source_tag:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
-        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
+        tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
         return tokens, [t.numel() for t in tokens]
 
     def _check_blocks(self, lines: Sequence[Sentence]) -> None:
@@ -209,14 +235,8 @@ class InteractiveInput:
                 hint = "give conllu for a file of blocks"
                 raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
 
-    def parsed_pieces(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse of each line, whose tokens have their number of pieces, and the pieces; see :meth:`parse`."""
-        segmented = [self.segment(line) for line in self.parse(lines, numbers)]
-        self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, segmented)]
-        return segmented
-
     def parses(self) -> list[ParsedLine | None]:
-        """The parses of the lines encoded last, with each token's number of pieces; None for lines without one."""
+        """The parses of the lines encoded last; None for lines without one. Tokens have their number of pieces."""
         return [parsed for _, parsed in self._encoded]
 
     def keep(self, numbers: Sequence[int]) -> None:
@@ -240,11 +260,14 @@ class InteractiveInput:
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """The text of a parse: each token is a word, and each of its pieces has the span of the word."""
-        forms, text = [token.form for token in parsed.tokens], str(line)
-        words = None if self._brings_parse(line) else locate(text, forms)
-        if words is None:
-            text, words = text_of(parsed), token_spans(parsed)
-        return PieceText(text, words, [w for w, t in zip(words, parsed.tokens) for _ in range(t.pieces or 0)])
+        text, words = self._words_in_text(line, parsed)
+        of_tokens = [word for word, token in zip(words, parsed.tokens) for _ in range(token.pieces or 0)]
+        return PieceText(text, words, self._raw_text(text).pieces if self.cuts_text else of_tokens)
+
+    def _words_in_text(self, line: Sentence, parsed: ParsedLine) -> tuple[str, list[Span]]:
+        """The line if it is a text with the tokens of its parse, otherwise the text of the parse; and the tokens."""
+        words = None if self._brings_parse(line) else locate(str(line), [token.form for token in parsed.tokens])
+        return (text_of(parsed), token_spans(parsed)) if words is None else (str(line), words)
 
     def _raw_text(self, line: str) -> PieceText:
         segmenter = self.task.segmenter("source")
@@ -276,11 +299,12 @@ class InteractiveInput:
             self.task.source_dictionary,
             tgt_dict=self.task.target_dictionary,
             constraints=constraints,
+            shuffle=False,  # drawing an order would make samples depend on NumPy's generator, and advance it
             source_syntax=self._syntax(len(src_tokens)) if self.needs else None,
         )
         if rebuilt:
             dataset.first, self._read = self._read, self._read + len(src_tokens)
-            dataset.batches = self._batches
+            dataset.batches = self._batches = []  # without what a caller that does not rebuild batches has left
         return dataset
 
     def _syntax(self, sentences: int) -> SideSyntax:
@@ -303,8 +327,7 @@ class InteractiveInput:
         """
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
-        # Batches arrive in the order in which they were collated. fairseq's hub does not rebuild them; its batches are
-        # skipped here.
+        # Batches arrive in the order in which they were collated.
         while self._batches:
             collated, ids, syntax = self._batches.pop(0)
             if collated.shape == tokens.shape and torch.equal(collated, tokens.cpu()):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fairseq.search import Sampling
 from torch import Tensor
 
 # Called before each step of a search; returns the numbers of sentences whose translation is no longer needed. An
@@ -27,6 +28,8 @@ class SearchControl:
 
     def __init__(self, generator: Any) -> None:
         self._eos = int(generator.eos)
+        # Sampling draws from probabilities in float32, among which exp(-104) would be none.
+        self._least = -80.0 if isinstance(generator.search, Sampling) else -torch.inf
         self._strategy_step = generator.search.step
         generator.search.step = self._step
         self._limits: dict[int, int] = {}
@@ -59,5 +62,5 @@ class SearchControl:
                 end = lprobs[rows, :, self._eos]
                 lprobs[rows] = -torch.inf
                 # Below the minimum length, </s> is forbidden, and nothing could be chosen.
-                lprobs[rows, :, self._eos] = end.masked_fill(end.isneginf(), 0.0)
+                lprobs[rows, :, self._eos] = end.masked_fill(end.isneginf(), 0.0).clamp(min=self._least)
         return self._strategy_step(step, lprobs, scores, tokens, ids, **more)

@@ -17,7 +17,7 @@ from fairseq import utils
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, token_ids
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import decoder
@@ -76,6 +76,7 @@ class BaseTranslator(ABC):
     beam: int
     nbest: int
     batch_size: int
+    _generation: dict[str, Any]  # the search options
     _input: InteractiveInput
 
     @abstractmethod
@@ -90,10 +91,12 @@ class BaseTranslator(ABC):
 
     @abstractmethod
     def _set_search(self, generation: dict[str, Any]) -> None:
-        """Set the search options, ``beam`` and ``nbest``."""
+        """Set the search options (all that are not the default), ``beam`` and ``nbest``."""
 
     def with_search(self: Translating, **generation: Any) -> Translating:
-        """A translator with the same models and other search options (named as in fairseq-generate) or ``batch_size``.
+        """A translator with the same models, and with other values of search options or of ``batch_size``.
+
+        Options are named as in fairseq-generate.
 
         .. code-block:: python
 
@@ -102,7 +105,7 @@ class BaseTranslator(ABC):
         other = copy.copy(self)
         other._input = copy.copy(self._input)  # it holds the sentences of a call, which may run beside the other's
         other.batch_size = generation.pop("batch_size", self.batch_size)
-        other._set_search(generation)
+        other._set_search({**self._generation, **generation})
         return other
 
     @abstractmethod
@@ -273,7 +276,7 @@ class BaseTranslator(ABC):
         """Pieces and tokens ([T], int64, with ``</s>``) of a given translation."""
         segmenter = self.task.segmenter("target")
         pieces = segmenter.encode_text(text) if segmenter else text.split()
-        return pieces, self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+        return pieces, token_ids(pieces, self.task.target_dictionary)
 
     def _parses(self) -> list[ParsedLine | None]:
         """The parses of the sentences encoded last; None for a sentence without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -145,23 +145,16 @@ class CTranslate2Translator(BaseTranslator):
 
     def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
         """See the base class; the encoded lines are lists of pieces with source factors."""
-        columns = self.exported.factors
-        if not columns:
-            encoded, lengths = self._input.encode(lines, numbers)
-            return [self._symbols(ids.tolist()[:-1]) for ids in encoded], [length - 1 for length in lengths]
-        inventory = LabelInventory(self.task.labels("source"), frozen=True)
-        sentences = []
-        for line, pieces in self._input.parsed_pieces(lines, numbers):
-            symbols = self._symbols(self.task.source_dictionary.index(piece) for piece in pieces)
-            stored = to_stored(line, inventory)
-            factors = []
-            for column in columns:
-                names, words = self.task.labels("source")[column], getattr(stored, column)
-                factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
-            sentences.append(factored(symbols, factors))
-        return sentences, list(map(len, sentences))
-
-    def _symbols(self, ids: Iterable[int]) -> list[str]:
-        """The symbols of token ids; special symbols are replaced by the unknown symbol, as in fairseq."""
-        dictionary = self.task.source_dictionary
-        return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]
+        tokens, lengths = self._input.encode(lines, numbers)
+        sentences = [[self.task.source_dictionary[i] for i in ids.tolist()[:-1]] for ids in tokens]
+        if columns := self.exported.factors:
+            inventory = LabelInventory(self.task.labels("source"), frozen=True)
+            for k, line in enumerate(self._input.parses()):
+                assert line is not None  # these models need parses
+                stored = to_stored(line, inventory)
+                factors = []
+                for column in columns:
+                    names, words = self.task.labels("source")[column], getattr(stored, column)
+                    factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
+                sentences[k] = factored(sentences[k], factors)
+        return sentences, [length - 1 for length in lengths]

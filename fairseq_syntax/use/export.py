@@ -16,6 +16,7 @@ from fairseq_syntax.data.directory import dictionary_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.runtime.files import as_data_error, make_folder, read_bytes
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.use import to_ctranslate2, to_transformers
@@ -69,9 +70,7 @@ def export(
         message = "does not apply to --to transformers: Marian's tokenizer adds none"
         raise SyntaxDataError(message, option="--source-tag")
     task = loaded.task
-    if source_tag and source_tag not in task.source_dictionary.indices:
-        message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
-        raise SyntaxDataError(message, option="--source-tag", hint=hint)
+    InteractiveInput(task, source_tag=source_tag)  # as when it is translated with, it checks the tag
     make_folder(output.parent)
     folder = output.with_name(f".{output.name}.part")
     with locked(output.with_name(f"{output.name}.export")):
@@ -144,7 +143,8 @@ def _readme(exported: Exported, text: str) -> str:
         lines += [
             "`AutoTokenizer.from_pretrained(FOLDER)` and `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)` load it:",
             "`model.generate(**tokenizer(sentences, return_tensors='pt', padding=True))`, then "
-            "`tokenizer.batch_decode(…, skip_special_tokens=True)`.",
+            "`tokenizer.batch_decode(…, skip_special_tokens=True)`. No-break spaces and other white space "
+            "are unknown to it: give `' '.join(sentence.split())`.",
         ]
         return "\n".join(lines) + "\n"
     parsed = ", which it parses for the labels" if exported.factors else ""

@@ -102,6 +102,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         "target_lang": task.cfg.target_lang,
         "model_max_length": int(plain.max_positions()[0]),
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # </s> in a text is text
     }
     write_json(folder / "tokenizer_config.json", tokenizer)
 

@@ -22,7 +22,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.corpus.words import words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, spell
+from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, check_gold, spell
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
     AlignmentHead,
@@ -159,7 +159,8 @@ class Translator(BaseTranslator):
         return cls(models, task, parser=parser, **options)
 
     def _set_search(self, generation: dict[str, Any]) -> None:
-        options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size))
+        self._generation = search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size)
+        options = Namespace(**self._generation)
         self.beam, self.nbest = options.beam, options.nbest
         for model in self.models:
             # As in fairseq-generate; LSTMs, for example, then skip their attention maps.
@@ -234,6 +235,8 @@ class Translator(BaseTranslator):
     ) -> list[Ranked]:
         """See the base class."""
         by_head = self._aligned(sentences, translations, None)
+        if gold is not None:
+            check_gold(gold, (next(iter(alignments.values()), None) for alignments in by_head))
         # A pair with an empty side has no links to count.
         kept = [i for i, alignments in enumerate(by_head) if alignments]
         return choose([by_head[i] for i in kept], None if gold is None else [gold[i] for i in kept])

@@ -49,6 +49,8 @@ def test_pieces_stand_where_their_text_stands():
     assert apart.membership().argmax(axis=1).tolist() == [0, 0, 1, 1]
     plain = alignment.spell(["a", "b@@", "c"], decoder(None))
     assert plain.text == "a bc" and plain.membership().argmax(axis=1).tolist() == [0, 1, 1]
+    unknown = alignment.spell(["b@@", "<unk>", "<unk>", "."], decoder(None))
+    assert [unknown.text[a:b] for a, b in unknown.words] == ["b<unk>", "<unk>", "."]
 
 
 def test_the_bytes_of_a_character_stand_where_it_stands():
@@ -297,6 +299,9 @@ def test_a_chosen_head_is_used_and_can_be_named(corpus, tmp_path, capsys):
     refused([*common, "--gold", gold, "--device", "cpu"], path="checkpoint_best.alignment.json")
     assert toy_data.syntax_command(*common, "--gold", gold, "--choose", "--device", "cpu") == 0
     assert json.loads((corpus / "model" / "checkpoint_best.alignment.json").read_text(encoding="utf-8")) == kept
+    gold.write_text("0-0\n" * 11 + "1-1 2-2 3-3 4-4 5-5 6-6\n", encoding="utf-8")  # counted from 1
+    for choose in ([], ["--choose"]):
+        refused([*common, "--gold", gold, *choose, "--device", "cpu"], "6-6", line=12)
     (tmp_path / "gold").write_text("0-0\n", encoding="utf-8")
     refused([*common, "--gold", gold, "--device", "cpu"], path=gold)
     gold.write_text("\n" * 12, encoding="utf-8")

@@ -86,6 +86,7 @@ def test_raw_text_in_the_hub_interface_is_cut_and_parsed(toy, trained):
     translator = Translator.load(trained, toy.data, device="cpu", beam=5)
     assert hub.translate(lines) == [one.text for one in translator.translate(lines)]
     assert hub.translate(lines[0]) == hub.translate(lines)[0]
+    assert len(hub.task._input._batches) == 1  # of the last call: those of all calls would fill the memory
 
 
 def test_raw_text_without_a_parse_in_the_hub_interface(toy, tmp_path):

@@ -376,7 +376,7 @@ def test_positions_in_the_tree_beside_label_embeddings_are_not_lost_in_silence(c
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_folders_and_options(supervised, tmp_path):
+def test_bad_folders_and_options(corpus, supervised, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     with data_error(path="full"):
@@ -385,6 +385,10 @@ def test_bad_folders_and_options(supervised, tmp_path):
         make(supervised, "fairseq", tmp_path / "out", quantization="int8")
     with data_error("<2de>"):
         make(supervised, "fairseq", tmp_path / "out", source_tag="<2de>")
+    features = ("--label-features", "deprel:4")
+    reads_parses = untrained(corpus / "bin", "sennrich_haddow_transformer", *features)
+    with data_error("parse", option="--source-tag"):
+        export.export(reads_parses, "ctranslate2", tmp_path / "out", source_tag=reads_parses.task.source_dictionary[9])
     with data_error("export.json", path="full"):
         Translator.load(tmp_path / "full")
     folder = make(supervised, "fairseq", tmp_path / "out")

@@ -7,7 +7,10 @@ from urllib.parse import urlencode
 
 import pytest
 from data_errors import data_error
-from served import running, stand_in_service
+from served import StandIn, running, stand_in_service
+
+from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.service import Service
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -35,12 +38,17 @@ def test_a_text_and_a_list_of_texts(server):
 def test_sentences_and_the_white_space_between_them(server):
     _, answer = server.translate(q="Abc. Def!\n\n  x y\n", source="en", target="de")
     assert answer["translatedText"] == ".cbA !feD\n\n  y x\n"
+    for whole in ("Abc. def", "Např. čaj", "И т. д. в", "π.χ. ένα", "Ví dụ. ạ"):  # a lowercase letter goes on
+        assert server.translate(q=whole, source="en", target="de")[1]["translatedText"] == whole[::-1]
 
 
 def test_html_keeps_its_markup(server):
     text = '<p class="a">ab &amp; c<br/><b>de</b></p><script>var x = "q";</script>'
     _, answer = server.translate(q=text, source="en", target="de", format="html")
     assert answer["translatedText"] == '<p class="a">c &amp; ba<br/><b>ed</b></p><script>var x = "q";</script>'
+    text = """<a title="x > y" alt='"<'>ab</a><i title="cd>ef</i>"""  # the last value does not end
+    _, answer = server.translate(q=text, source="en", target="de", format="html")
+    assert answer["translatedText"] == """<a title="x > y" alt='"<'>ba</a><i title="cd>fe</i>"""
 
 
 def test_the_languages(server):
@@ -49,6 +57,19 @@ def test_the_languages(server):
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
     ]
+
+
+def test_varieties_of_a_language_have_models_of_their_own():
+    models = [StandIn() for _ in range(3)]
+    for model, lang in zip(models, ("pt_BR", "pt", "de_AT")):
+        model.name = model.target_lang = lang
+    with running(Service(models, Source(None))) as server:
+        (english, *_) = server.ask("GET", "/languages")[1]
+        assert english["targets"] == ["de", "pt", "pt-br"]
+        for target, model in (("pt-BR", 0), ("pt", 1), ("pt-PT", 1), ("de", 2), ("de-AT", 2)):
+            before = len(models[model].batches)
+            assert server.translate(q="ab", source="en", target=target) == (200, {"translatedText": "ba"})
+            assert len(models[model].batches) == before + 1, target
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,15 @@ def test_pages_from_elsewhere_cannot_ask_under_their_own_name():
         assert 'status="400"' in server.ask("GET", "/metrics")[1]
 
 
+def test_a_monitor_may_ask_for_the_head_of_an_answer():
+    _, service = stand_in_service()
+    with running(service) as it, contextlib.closing(http.client.HTTPConnection("127.0.0.1", it.port)) as connection:
+        for path, status in (("/health", 200), ("/", 200), ("/nothing", 404), ("/translate", 405)):
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (status, b"")
+
+
 def test_which_servers_mind_their_names():
     for loopback in ("127.0.0.1", "127.0.0.9", "::1", "localhost", "LOCALHOST"):
         assert {"localhost", "127.0.0.1", "[::1]"} <= set(allowed_hosts(loopback))

@@ -36,15 +36,17 @@ class Moody(Parser):
 
 
 class Reader(StandIn):
-    """Says how it was given each sentence: as a tree, or as text."""
+    """Says how it was given each sentence: as a tree, as words or as text."""
 
     needs = frozenset({"tree"})
 
     def translations(self, sentences: list, *_: Any, **__: Any) -> list[list[Translation]]:
-        return [
-            [Translation(f"tree {len(s.words)}" if isinstance(s, ParsedLine) else f"text {s}", [], 0.0)]
-            for s in sentences
-        ]
+        return [[Translation(self.form(sentence), [], 0.0)] for sentence in sentences]
+
+    def form(self, sentence: Any) -> str:
+        if not isinstance(sentence, ParsedLine):
+            return f"text {sentence}"
+        return f"tree {len(sentence.words)}" if sentence.parsed else f"words {sentence.words}"
 
 
 def service(source: Source, *models: StandIn) -> Service:
@@ -60,8 +62,9 @@ def test_a_sentence_that_cannot_be_parsed_goes_without_and_the_others_keep_their
         status, answer = server.translate(text=["a b", "fail c d", "e"], tree=True)
         assert status == 200 and said(answer) == ["tree 2", "text fail c d", "tree 1"]
         assert answer["without_parse"] == [1] and [p is None for p in answer["parses"]] == [False, True, False]
-        status, answer = server.translate(tokens=["fail", "it"])
-        assert status == 200 and said(answer) == ["text fail it"] and answer["without_parse"] == [0]
+        status, answer = server.translate(tokens=["fail", "it."], tree=True)
+        assert status == 200 and said(answer) == ["words ['fail', 'it.']"], "the tokens stay"
+        assert answer["without_parse"] == [0] and answer["parses"] == [None]
         assert "fairseq_syntax_unparsed_total 2.0" in server.ask("GET", "/metrics")[1]
     with running(service(Source(Moody()))) as server:
         assert server.translate(text="fail")[0] == 500

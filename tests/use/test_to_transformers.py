@@ -15,6 +15,7 @@ import toy_data
 from data_errors import data_error
 from untrained import untrained
 
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.use.export import export, load
 from fairseq_syntax.use.translator import Translator
 
@@ -117,10 +118,13 @@ def test_the_same_beams(data, exported, theirs, norm):
     ],
 )
 def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
-    from transformers import AutoModelForSeq2SeqLM
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     loaded = untrained(data, arch, *options)
     export(loaded, "transformers", tmp_path / "out")
+    text = "the </s> man <unk>"  # typed by a user
+    (ours,), _ = InteractiveInput(loaded.task).encode([text])
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")(text)["input_ids"] == ours.tolist()
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     source = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 1, 1]])
     target = torch.tensor([[2, 5, 6], [2, 7, 8]])

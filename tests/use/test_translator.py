@@ -6,14 +6,18 @@ from types import SimpleNamespace
 from unittest import mock
 
 import lstm_models
+import numpy as np
 import pytest
 import torch
 from data_errors import data_error
+from fairseq.data import Dictionary
 from tiny_syntax import LABELS, dictionary
+from untrained import untrained
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
-from fairseq_syntax.corpus.conllu import format_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.corpus.segmentation import PARSE, SubwordNmtSegmenter
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
@@ -76,12 +80,32 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
     assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
     assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
+    assert given.encode(["w7 <pad> </s>"])[0][0].tolist() == [7, 3, 3, 2], "a user's symbols are not the model's"
     with data_error(line=2):
         given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
     cfg.syntax_parser = "chain_parser"
     named = InteractiveInput(task)
     named.encode(["w7 w8"])
     assert named.parses()[0].deprels == ["root", "dep"], "a parser that was named is used"
+
+
+def test_a_parse_for_a_model_that_learned_from_text_is_segmented_as_text():
+    """Its data have no pieces of a full stop as a word of its own without a space before it."""
+    segmenter = SubwordNmtSegmenter(b"#version: 0.2\nx y</w>\n")
+    cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_input="auto")
+    words = Dictionary()
+    for piece in segmenter.encode_text("A dog."):
+        words.add_symbol(piece)
+    task = SimpleNamespace(segmenter=lambda side: segmenter, source_dictionary=words, cfg=cfg)
+    task.needs = lambda side: None
+    given = InteractiveInput(task)
+    parse = ParsedLine.of_words(["A", "dog", "."], [2, 0, 2], ["det", "root", "punct"], text="A dog.")
+    (raw, of_parse), _ = given.encode(["A dog.", parse])
+    assert of_parse.tolist() == raw.tolist() and words.unk() not in raw
+    text = given.texts()[1]
+    assert (text.words, text.pieces) == ([(0, 1), (2, 5), (5, 6)], [(0, 1), (2, 3), (3, 4), (4, 5), (5, 6)])
+    segmenter.about["cut_from"] = PARSE
+    assert words.unk() in given.encode([parse])[0][0]
 
 
 @pytest.mark.slow
@@ -97,6 +121,35 @@ def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
             assert best.score == pytest.approx(alone.score, abs=1e-4)
     with data_error("min_len", "99"):
         translator.with_search(min_len=99, max_len_b=3).translate(toy.lines["test"])
+
+
+@pytest.mark.slow
+def test_a_diverse_search_does_not_depend_on_the_rest_of_the_batch(toy):
+    """fairseq looks up the penalties of a batch's first sentence by its number in the data."""
+    model = untrained(toy.data, "transformer", sure=6.0)
+    found = []
+    for size in (1, 3, 32):
+        options = {"beam": 4, "nbest": 4, "diverse_beam_groups": 2, "max_len_b": 10, "batch_size": size}
+        translated = Translator([model.model], model.task, **options).translations(toy.lines["test"])
+        found.append([[translation.pieces for translation in best_first] for best_first in translated])
+    assert found[0] == found[1] == found[2] and len({str(best_first) for best_first in found[0]}) > 2
+
+
+@pytest.mark.slow
+def test_samples_depend_on_pytorchs_generator_alone(toy):
+    model = untrained(toy.data, "transformer")
+    translator = Translator([model.model], model.task, beam=1, sampling=True, max_len_b=10, batch_size=3)
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        state = np.random.get_state()[1].tolist()
+        torch.manual_seed(5)
+        found.append([best.pieces for best in translator.translate(toy.lines["test"])])
+        assert np.random.get_state()[1].tolist() == state
+    assert found[0] == found[1]
+    sure = translator.with_search(temperature=0.001, max_len_b=3)
+    ends = [(len(best.pieces), best.cut) for best in sure.translate(toy.lines["test"])]
+    assert (3, True) in ends and all(cut == (pieces == 3) for pieces, cut in ends), "also an end of no probability"
 
 
 @pytest.mark.slow
@@ -121,6 +174,8 @@ def test_searches_of_one_model_keep_their_sentences_apart(toy, trained, monkeypa
     assert [best.parse.words for best, *_ in found] == [best.parse.words for best, *_ in expected]
     with data_error("at least 1", option="batch_size"):
         translator.with_search(batch_size=0)
+    short = other.with_search(beam=3, max_len_b=2).with_search(batch_size=2)
+    assert short.beam == 3 and all(len(best.pieces) <= 2 for best in short.translate(lines)), "the others stay"
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
@@ -149,6 +150,9 @@ def create_app(
     # The middleware added last is outermost, so requests rejected for their host are counted too.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     paths = frozenset(app.openapi()["paths"])
+    for route in app.routes:  # after the description, which would have them twice
+        if isinstance(route, Route) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")  # which proxies and monitors ask with
     app.add_middleware(Guard, max_bytes=max_bytes, metrics=service.metrics, paths=paths)
     return app
 

@@ -32,15 +32,20 @@ from fairseq_syntax.use.serving.messages import (
 from fairseq_syntax.use.serving.service import Service
 
 MOST = MAX_SENTENCES * MAX_CHARACTERS
+# Of the alphabets with case: Latin, Greek, Cyrillic and Armenian. (Georgian sentences begin with lowercase letters.)
+_LOWERCASE = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 # White space that separates the units of translation: at both ends, around line breaks, and after a sentence (final
 # punctuation and closing quotes that are not followed by a lowercase letter). Every alternative starts at the first
 # white-space character, and unclosed markup extends to the end of the text, so matching takes linear time.
 _BETWEEN = re.compile(
     r"(\A\s+|(?<!\s)\s+\Z|(?<!\s)\s*\n\s*"
-    r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+(?=[^\sa-zß-öø-ÿ]))"
+    r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+"
+    rf"(?=[^\s{_LOWERCASE}]))"
 )
 _MARKUP = re.compile(
-    r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)|</?[a-z!?][^<>]*>)", re.DOTALL | re.I
+    r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
+    r"|</?[a-z!?](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>|</?[a-z!?][^<>]*>)",  # quoted values may contain >
+    re.DOTALL | re.I,
 )
 _NAMES = """
 ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fa Persian,
@@ -67,12 +72,24 @@ class _Ask(BaseModel):
 def languages_of(service: Service) -> list[dict[str, Any]]:
     """The response of ``/languages``: the source language and the models' target languages."""
     source = language_of(service.models[service.default].source_lang)
-    targets = sorted({language_of(model.target_lang) for model in service.models.values()})
+    models = _targets(service)
+    # A variety, such as pt-br, has an entry only if its language is another model's.
+    targets = sorted(code for code, model in models.items() if model != models[language_of(code)] or "-" not in code)
     names: dict[str, str] = dict(pair.split() for pair in _NAMES.split(","))
     return [
         {"code": code, "name": names.get(code, code), "targets": targets if code == source else []}
         for code in dict.fromkeys((source, *targets))
     ]
+
+
+def _targets(service: Service) -> dict[str, str]:
+    """The models' names by target codes: the languages, each of its first model, and varieties such as ``pt-br``."""
+    codes = {model.name: _code(model.target_lang) for model in reversed(service.models.values())}
+    return {language_of(code): name for name, code in codes.items()} | {code: name for name, code in codes.items()}
+
+
+def _code(lang: str) -> str:
+    return lang.replace("_", "-").lower()
 
 
 async def answer(service: Service, request: Request, body: bytes, timeout: float) -> JSONResponse | None:
@@ -111,14 +128,15 @@ async def _translated(service: Service, ask: _Ask, several: bool, deadline: floa
     source = language_of(service.models[service.default].source_lang)
     if ask.source != "auto" and language_of(ask.source) != source:
         raise SyntaxDataError(f"{ask.source} is not supported")
-    targets = {language_of(model.target_lang): model.name for model in reversed(service.models.values())}
-    if language_of(ask.target) not in targets:
+    targets = _targets(service)
+    model = targets.get(_code(ask.target), targets.get(language_of(ask.target)))
+    if model is None:
         raise SyntaxDataError(f"{ask.target} is not available as a target language from {source}")
     sentences: list[str] = []
     texts = [_apart(text, sentences, markup=ask.format == "html") for text in ask.q]
     best: list[list[str]] = [[] for _ in sentences]  # the translations of each sentence, best first
     if sentences:
-        wanted = {"text": sentences, "model": targets[language_of(ask.target)], "nbest": ask.alternatives + 1}
+        wanted = {"text": sentences, "model": model, "nbest": ask.alternatives + 1}
         request = validated(TranslateRequest, wanted)
         for hypothesis in (await service.translate(request, deadline)).translations:
             best[hypothesis.sentence].append(hypothesis.text)

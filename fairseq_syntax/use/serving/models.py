@@ -95,8 +95,8 @@ class ServedModel:
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = self._translator.input()
         tokens = source.encode([sentence])
-        # a tag belongs to no word, so then all pieces are shown separately
-        parse = None if source.source_tag else source.parses()[0]
+        # Tags belong to no word, and pieces of text may cross words: then all pieces are shown separately.
+        parse = None if source.source_tag or source.cuts_text else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
         show_model(exhibit, self.name, translator, source.dataset(*tokens), 0, on_step)
         return exhibit_data(exhibit)

@@ -103,7 +103,7 @@ class Service:
         rows = [results[start : start + len(parsed)] for start in range(0, len(results), len(parsed))]
         without_parse: list[int] = []
         if any(self.models[name].needs for name in models):
-            without_parse = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
+            without_parse = [i for i, line in enumerate(parsed) if isinstance(line, str) or not line.parsed]
             self.metrics.unparsed.inc(len(without_parse))
         return TranslateAnswer(
             translations=[
@@ -124,7 +124,7 @@ class Service:
         """Parse a sentence; without a parser, only convert it to a form that the models accept."""
         if isinstance(sentence, ParsedLine):
             return sentence
-        text = sentence if isinstance(sentence, str) else " ".join(sentence)
+        without = sentence if isinstance(sentence, str) else unparsed(sentence)
         if self.source.parser is not None:
             parsing = asyncio.wrap_future(self._parsing.submit(sentence, weight=_length(sentence), **turn))
             try:
@@ -132,15 +132,14 @@ class Service:
             except Exception as error:  # a parser can raise anything; includes TimeoutError
                 if not self.source.neutral:
                     raise
-                logger.warning("%r is translated without a parse: %s", text[:60], str(error) or type(error).__name__)
-                return text
+                reason = str(error) or type(error).__name__
+                logger.warning("%.60r is translated without a parse: %s", sentence, reason)
+                return without
         needing = [name for name in models if self.models[name].needs]
-        if needing and self.source.neutral:
-            return text
-        if needing:
+        if needing and not self.source.neutral:
             message = f"this server has no parser, and {', '.join(needing)} cannot translate without a parse"
             raise SyntaxDataError(message, hint="send CoNLL-U")
-        return sentence if isinstance(sentence, str) else unparsed(sentence)
+        return without
 
     # -- in the threads of the stages ------------------------------------------------------------------------------
 
