@@ -138,6 +138,22 @@ def test_a_wide_beam_finds_the_best_of_all_translations(mode, seed):
     assert found["score"].item() == pytest.approx(scores[expected], abs=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["marginal", "joint"])
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_a_prefix_that_is_the_whole_translation(mode, n_models):
+    """Its hypotheses end in one step, all with the score and the tags of the prefix."""
+    models, net = [model(seed, sharp=3) for seed in range(n_models)], batch(3, 5, 4)
+    prefixes = [[5, EOS], [7, 8, 9, EOS], [6, EOS]]
+    prefix = torch.tensor([p + [WORDS.pad()] * (4 - len(p)) for p in prefixes])
+    found = generator(models, mode, beam=4).generate(models, net, prefix_tokens=prefix)
+    for i, (words, hypotheses) in enumerate(zip(prefixes, found)):
+        score, tags = score_and_tags(models, source(net, i), words, mode)
+        for hypothesis in hypotheses:
+            assert hypothesis["tokens"].tolist() == words
+            assert hypothesis["tags"].tolist() == tags
+            assert hypothesis["score"] * len(words) == pytest.approx(score, abs=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["marginal", "joint", "template"])
 @pytest.mark.parametrize("left", [True, False])
 def test_a_translation_does_not_depend_on_the_batch(mode, left):
