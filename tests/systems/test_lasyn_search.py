@@ -185,6 +185,23 @@ def test_fairseqs_own_generator_sums_the_tags_out():
 
 
 @pytest.mark.parametrize("n_models", [1, 2])
+def test_a_temperature_is_that_of_each_model(n_models):
+    """As in fairseq's own generator, which averages the models' distributions after it."""
+    models, net, options = [model(seed) for seed in range(n_models)], batch(4, 2), {"beam_size": 3, "max_len_b": 4}
+    expected = SequenceGenerator(models, WORDS, temperature=1.7, **options).generate(models, net)
+    for ours, own in zip(translate(models, net, beam=3, temperature=1.7), expected):
+        for one, other in zip(ours, own):
+            assert one["tokens"].tolist() == other["tokens"].tolist()
+            torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=1e-4, rtol=1e-4)
+
+
+def test_a_temperature_leaves_the_end_of_a_template_its_probability():
+    net, flat = batch(3), 1e9
+    ((best, *_),) = translate([model()], net, "template", templates=Given([1, 2]), temperature=flat)
+    torch.testing.assert_close(best["positional_scores"], torch.full((3,), -math.log(N_WORDS)))
+
+
+@pytest.mark.parametrize("n_models", [1, 2])
 def test_template(n_models):
     models, net = [model(seed) for seed in range(n_models)], batch(5, 3)
     templates = [[1, 2, OPEN], [3]]

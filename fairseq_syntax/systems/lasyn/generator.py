@@ -86,14 +86,12 @@ class LatentEnsemble(EnsembleModel):
         if template_tags is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
-            scores = mean_log(self._marginal)
+            scores = mean_log(self._marginal, temperature)
         if template_tags is not None:
             values = template_tags.clamp(min=0)  # open places: any value, since its scores are not used
-            exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
+            exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)], temperature)
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        if temperature != 1.0:  # log-probabilities serve as logits
-            scores = torch.log_softmax(scores / temperature, dim=1)
         return scores, attention
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
@@ -149,8 +147,10 @@ class LatentEnsemble(EnsembleModel):
         return scores.masked_fill(is_eos[None] != ends[:, None], -math.inf)
 
 
-def mean_log(logs: list[Tensor]) -> Tensor:
-    """The logarithm of the mean of the exponentials."""
+def mean_log(logs: list[Tensor], temperature: float = 1.0) -> Tensor:
+    """The logarithm of the mean of the exponentials, after a temperature is applied to each distribution."""
+    if temperature != 1.0:  # log-probabilities serve as logits
+        logs = [torch.log_softmax(log / temperature, dim=-1) for log in logs]
     if len(logs) == 1:
         return logs[0]
     return torch.logsumexp(torch.stack(logs), dim=0) - math.log(len(logs))
