@@ -27,13 +27,18 @@ class Deferred:
 
     def __init__(self, matrix: Tensor) -> None:
         dtype = autocast_dtype(matrix)
-        self._log: Log = {}
-        self.shared: Tensor = _Anchor.apply(matrix if dtype is None else matrix.to(dtype), self._log)
+        matrix = matrix if dtype is None else matrix.to(dtype)
+        # torch.compile would drop what the steps' backward passes record, so it gets plain operations.
+        self._log: Log | None = None if torch.compiler.is_compiling() else {}
+        self.shared: Tensor = matrix if self._log is None else _Anchor.apply(matrix, self._log)
 
     def _product(self, x: Tensor, plus: Tensor | None, transposed: bool) -> Tensor:
         """``x W'`` if ``transposed``, else ``x W``; ``plus`` is added."""
         dtype = self.shared.dtype
-        return _Product.apply(x.to(dtype), self.shared, plus if plus is None else plus.to(dtype), transposed, self._log)
+        x, plus = x.to(dtype), plus if plus is None else plus.to(dtype)
+        if self._log is None or torch.compiler.is_compiling():
+            return _multiply(x, self.shared, plus, transposed)
+        return _Product.apply(x, self.shared, plus, transposed, self._log)
 
 
 class DeferredLinear(Deferred):
@@ -84,10 +89,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, matrix: Tensor, plus: Tensor | None, transposed: bool, log: Log) -> Tensor:
         ctx.save_for_backward(x, matrix)
         ctx.transposed, ctx.log, ctx.step = transposed, log, object()
-        factor = matrix.mT if transposed else matrix
-        if plus is None:
-            return x @ factor
-        return torch.addmm(plus, x, factor) if x.dim() == 2 else torch.baddbmm(plus, x, factor)
+        return _multiply(x, matrix, plus, transposed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -96,3 +98,10 @@ class _Product(torch.autograd.Function):
             ctx.log[ctx.step] = (grad, x) if ctx.transposed else (x, grad)
         of_x = grad @ (matrix if ctx.transposed else matrix.mT)
         return of_x, None, grad if ctx.needs_input_grad[2] else None, None, None
+
+
+def _multiply(x: Tensor, matrix: Tensor, plus: Tensor | None, transposed: bool) -> Tensor:
+    factor = matrix.mT if transposed else matrix
+    if plus is None:
+        return x @ factor
+    return torch.addmm(plus, x, factor) if x.dim() == 2 else torch.baddbmm(plus, x, factor)

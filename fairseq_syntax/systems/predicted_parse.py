@@ -147,10 +147,7 @@ class PredictedParse(EncoderSystem):
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         if layer == self.place[0]:
             return HeadClaims(reads=frozenset({self.place[1]}))
-        heads = self.options.predicted_heads or num_heads
-        if heads > num_heads:
-            raise SyntaxDataError(f"encoder layer {layer} has {num_heads} heads", option="--predicted-heads")
-        return HeadClaims(scales=frozenset(range(heads)))
+        return HeadClaims(scales=frozenset(range(self.options.predicted_heads or num_heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before each update."""

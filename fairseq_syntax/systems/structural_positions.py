@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.devices import full_precision
 from fairseq_syntax.model.encoder import register_encoder_system
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.neighbourhoods import word_grid
@@ -51,7 +52,8 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
     real = word < syntax.n_words[:, None]
     # [b, a, i]: a is i or its ancestor, because a subtree is contiguous in pre-order
     above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
-    common = (above.transpose(1, 2).float() @ above.float()).long()  # [B, W', W'], exact
+    with full_precision(above):  # bfloat16 has no integers above 256 without gaps
+        common = (above.transpose(1, 2).float() @ above.float()).long()  # [B, W', W'], exact
     difference = depth[:, None, :] - depth[:, :, None]
     # The depth of the lowest common ancestor is common − 1.
     path = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)

@@ -159,6 +159,17 @@ def test_a_shared_tensor_may_also_be_used_otherwise():
     torch.testing.assert_close(grad, torch.ones(3, 1, dtype=torch.float64) * x.sum(0) + 1)
 
 
+def test_a_compiled_loop_has_the_same_gradients():
+    weight, x = torch.randn(3, 3, requires_grad=True), torch.randn(2, 3)
+
+    def loop() -> torch.Tensor:
+        linear = DeferredLinear(weight)
+        return torch.tanh(linear(torch.tanh(linear(x)))).sum()
+
+    (expected,), (grad,) = (torch.autograd.grad(run(), weight) for run in (loop, torch.compile(loop, backend="eager")))
+    torch.testing.assert_close(grad, expected)
+
+
 @pytest.mark.parametrize("kind", [DeferredLinear, DeferredStates])
 def test_nothing_waits_for_pythons_collector(kind):
     """Else the states of updates would pile up, most of all on a GPU, of whose memory the collector knows nothing."""

@@ -138,6 +138,22 @@ def test_a_wide_beam_finds_the_best_of_all_translations(mode, seed):
     assert found["score"].item() == pytest.approx(scores[expected], abs=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["marginal", "joint"])
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_a_prefix_that_is_the_whole_translation(mode, n_models):
+    """Its hypotheses end in one step, all with the score and the tags of the prefix."""
+    models, net = [model(seed, sharp=3) for seed in range(n_models)], batch(3, 5, 4)
+    prefixes = [[5, EOS], [7, 8, 9, EOS], [6, EOS]]
+    prefix = torch.tensor([p + [WORDS.pad()] * (4 - len(p)) for p in prefixes])
+    found = generator(models, mode, beam=4).generate(models, net, prefix_tokens=prefix)
+    for i, (words, hypotheses) in enumerate(zip(prefixes, found)):
+        score, tags = score_and_tags(models, source(net, i), words, mode)
+        for hypothesis in hypotheses:
+            assert hypothesis["tokens"].tolist() == words
+            assert hypothesis["tags"].tolist() == tags
+            assert hypothesis["score"] * len(words) == pytest.approx(score, abs=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["marginal", "joint", "template"])
 @pytest.mark.parametrize("left", [True, False])
 def test_a_translation_does_not_depend_on_the_batch(mode, left):
@@ -166,6 +182,23 @@ def test_fairseqs_own_generator_sums_the_tags_out():
     for a, b in zip(itertools.chain(*plain), itertools.chain(*ours)):
         assert a["tokens"].tolist() == b["tokens"].tolist()
         assert a["score"].item() == pytest.approx(b["score"].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_a_temperature_is_that_of_each_model(n_models):
+    """As in fairseq's own generator, which averages the models' distributions after it."""
+    models, net, options = [model(seed) for seed in range(n_models)], batch(4, 2), {"beam_size": 3, "max_len_b": 4}
+    expected = SequenceGenerator(models, WORDS, temperature=1.7, **options).generate(models, net)
+    for ours, own in zip(translate(models, net, beam=3, temperature=1.7), expected):
+        for one, other in zip(ours, own):
+            assert one["tokens"].tolist() == other["tokens"].tolist()
+            torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=1e-4, rtol=1e-4)
+
+
+def test_a_temperature_leaves_the_end_of_a_template_its_probability():
+    net, flat = batch(3), 1e9
+    ((best, *_),) = translate([model()], net, "template", templates=Given([1, 2]), temperature=flat)
+    torch.testing.assert_close(best["positional_scores"], torch.full((3,), -math.log(N_WORDS)))
 
 
 @pytest.mark.parametrize("n_models", [1, 2])

@@ -186,7 +186,11 @@ def test_with_the_given_parse_it_is_pascal():
         ),
         ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_layers": "0"}, ["layer 0"]),
         ("supervised_heads,predicted_pascal", {}, ["encoder layer 2"]),  # the parent head is in the top layer
-        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_heads": 9}, ["4 heads"]),
+        (
+            "supervised_heads,predicted_pascal",
+            {"parent_layer": 0, "predicted_heads": 9},
+            ["predicted_pascal", "heads 0 to 3"],
+        ),
     ],
 )
 def test_options_that_cannot_be(names, options, named):

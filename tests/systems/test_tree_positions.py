@@ -163,6 +163,15 @@ def test_structural_distances_by_walking_up(most, left):
                 assert buckets[b, start + i, start + j] == tree_bucket(line, one, other, most), (line, one, other)
 
 
+def test_structural_distances_are_exact_in_mixed_precision():
+    """In a tree of more than 256 levels, with a leaf beside every word of the long path."""
+    heads = [w - 1 if w % 2 else max(w - 2, 0) for w in range(540)]
+    deep = batch([Line([1] * 540, heads, [(1, 1, 1)] * 540, [5] * 540 + [2])], False)
+    expected = structural_buckets(deep, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert structural_buckets(deep, 16).equal(expected)
+
+
 def test_sinusoids_are_fairseqs():
     from fairseq.modules import SinusoidalPositionalEmbedding
 

@@ -49,6 +49,7 @@ class LatentEnsemble(EnsembleModel):
         self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
+        self._rest: list[Tensor] = []
         self._template_tags: Tensor | None = None
         if self.templates is not None:
             # Column n of the tags [R, T] is position n; </s> must come at the position given by the length [R].
@@ -85,14 +86,12 @@ class LatentEnsemble(EnsembleModel):
         if template_tags is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
-            scores = mean_log(self._marginal)
+            scores = mean_log(self._marginal, temperature)
         if template_tags is not None:
             values = template_tags.clamp(min=0)  # open places: any value, since its scores are not used
-            exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
+            exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)], temperature)
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        if temperature != 1.0:  # log-probabilities serve as logits
-            scores = torch.log_softmax(scores / temperature, dim=1)
         return scores, attention
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
@@ -109,6 +108,11 @@ class LatentEnsemble(EnsembleModel):
         template_tags = None if self._template_tags is None else self._template_tags[rows]
         last = self._values(rows, torch.full_like(rows, self.eos), template_tags)
         return torch.cat([self._tags[rows], last[:, None]], dim=1)
+
+    def copy_rows(self, rows: Tensor) -> None:
+        """Give each row what determines the tags of another one in this step, of the row numbers ``rows`` [R] int64."""
+        self._tags = self._tags[rows]
+        self._marginal, self._rest = ([x[rows] for x in part] for part in (self._marginal, self._rest))
 
     def _extend_tags(self, words: Tensor) -> None:
         """Record the values of the words [R] chosen in the last step, whose rows have been reordered since."""
@@ -143,8 +147,10 @@ class LatentEnsemble(EnsembleModel):
         return scores.masked_fill(is_eos[None] != ends[:, None], -math.inf)
 
 
-def mean_log(logs: list[Tensor]) -> Tensor:
-    """The logarithm of the mean of the exponentials."""
+def mean_log(logs: list[Tensor], temperature: float = 1.0) -> Tensor:
+    """The logarithm of the mean of the exponentials, after a temperature is applied to each distribution."""
+    if temperature != 1.0:  # log-probabilities serve as logits
+        logs = [torch.log_softmax(log / temperature, dim=-1) for log in logs]
     if len(logs) == 1:
         return logs[0]
     return torch.logsumexp(torch.stack(logs), dim=0) - math.log(len(logs))
@@ -205,6 +211,14 @@ class LatentGenerator(SequenceGenerator):
                     path=path,
                     line=None if path is None else number + 1,
                 )
+
+    def _prefix_tokens(self, step, lprobs, scores, tokens, prefix_tokens, beam_size):
+        """As in fairseq. Where a prefix ends, all rows of a sentence become its first one, and so do their tags."""
+        ends = prefix_tokens[:, step].eq(self.eos)
+        if ends.any():
+            rows = torch.arange(len(tokens), device=tokens.device).view(-1, beam_size)
+            self.model.copy_rows(torch.where(ends[:, None], rows[:, :1], rows).flatten())
+        return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
 
     def finalize_hypos(self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw):
         """Finalize the rows that end now, as in fairseq, and add their tags."""
