@@ -244,6 +244,37 @@ def test_identical_systems_do_not_differ():
     assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) is None
 
 
+def test_randomization_counts_trials_that_equal_the_observed_difference():
+    refs, a, _ = _corpus(30, 5)
+    better = [*refs[:2], *a[2:]]  # two sentences differ, so half of all trials give both to one system
+    for key in ("bleu", "chrf", "ribes", "exact"):
+        assert significance.randomization_test(metrics.Scorer(key, [refs]), a, better, 2000)["p"] > 0.45
+
+
+def test_randomization_is_sacrebleus_where_no_trial_equals_the_observed_difference():
+    from sacrebleu.significance import PairedTest
+
+    refs, a, b = _corpus(40, 5)
+    for key in ("bleu", "chrf"):
+        scorer = metrics.Scorer(key, [refs])
+        signatures, scores = PairedTest([("a", a), ("b", b)], {"": scorer.metric}, None, "ar", n_samples=300)()
+        found = significance.randomization_test(scorer, a, b, 300)
+        (name,) = signatures
+        assert found == {"p": scores[name][1].p_value, "signature": str(signatures[name])}
+        assert 1 / 301 < found["p"] < 1
+
+
+def test_means_of_the_same_seeds_in_another_order_do_not_differ():
+    refs, a, b = _corpus(60, 5)
+    scorer = metrics.Scorer("chrf", [refs])
+    runs = [a, b, [one[: len(one) // 2] for one in a]]
+    for orders in ((runs, runs[::-1]), ([a], [a] * 7), ([b], [b] * 7)):
+        means = [np.mean([scorer.sentences(run) for run in each], axis=0) for each in orders]
+        assert (means[0] != means[1]).any()
+        assert significance.sentence_tests(*means) == {"t_test": 1.0, "ks": pytest.approx(1.0)}
+    assert significance.Difference.of(1e-15, np.array([0.0, 1e-15, -1e-15, 0.0])).p == 1.0
+
+
 def test_two_references(files):
     refs, b = read_text(files / "ref"), read_text(files / "b")
     printed = json.loads(_sacrebleu(files / "ref", files / "b", "-i", files / "a", "-w", "6"))
