@@ -181,3 +181,11 @@ def test_options_of_a_parser_where_there_is_none(tmp_path, option):
     gold.write_text(GOLD)
     parsed.write_text(PARSED)
     refused(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *option], option=option[0])
+
+
+def test_flat_distributions_keep_their_mass_at_any_temperature():
+    flat = Choices.of([[(0.1, True)] + [(0.03, False)] * 30])
+    for temperature in (0.1, 0.15, 0.3, 3.0, 10.0):
+        powers = flat.p ** (1 / temperature)
+        assert flat.at(temperature).p == pytest.approx(powers / powers.sum())
+    assert calibration.fit_temperature(flat) < 0.101

@@ -53,7 +53,7 @@ class Choices:
         # Normalized to the mass that was kept, so that the mass below the parser's threshold stays missing.
         total = np.bincount(self.owner, scaled, self.n)
         mass = np.bincount(self.owner, self.p, self.n)
-        return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
+        return Choices(self.n, self.owner, scaled * (mass[self.owner] / total[self.owner]), self.right)
 
     def best(self) -> tuple[Floats, Bools]:
         """The largest probability of each distribution [n], and whether its choice is correct [n]."""
