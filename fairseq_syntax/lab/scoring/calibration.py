@@ -139,8 +139,8 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
 
 def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean probability, accuracy, count) of each non-empty bin of equal width; the arguments are [n]."""
-    # A probability of 1 belongs to the last bin rather than to another one.
-    index = np.minimum((confidence * bins).astype(int), bins - 1)
+    # Rounded, since 0.7 + 0.1 is less than 0.8. A probability of 1 belongs to the last bin rather than to another one.
+    index = np.minimum(np.round(confidence * bins, 9).astype(int), bins - 1)
     members = [index == number for number in np.unique(index)]
     return [(float(confidence[of].mean()), float(correct[of].mean()), int(of.sum())) for of in members]
 
