@@ -74,6 +74,8 @@ def main(args: Namespace) -> None:
     parses = read_parses(args.conllu, len(references[0]), sources) if args.conllu else None
     if lines is not None:
         chosen = [number for number, line in enumerate(lines) if line]
+        if not chosen:
+            raise SyntaxDataError("all lines are empty, so none would be scored", path=args.lines, option="--lines")
 
         def selected(rows):
             return rows and [rows[number] for number in chosen]

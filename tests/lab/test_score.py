@@ -386,6 +386,22 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
         run("score", "--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon")
 
 
+def test_only_lines_that_another_file_has_are_scored(files, tmp_path):
+    refs = read_text(files / "ref")
+    chosen, part = tmp_path / "chosen", {name: tmp_path / name for name in ("ref", "a")}
+    chosen.write_text("".join("x\n" if number % 3 else " \n" for number in range(len(refs))))
+    for name, path in part.items():
+        path.write_text("".join(f"{line}\n" for number, line in enumerate(read_text(files / name)) if number % 3))
+    found = [tmp_path / "some.json", tmp_path / "part.json"]
+    run("score", "--ref", files / "ref", "--sys", f"a={files / 'a'}", "--lines", chosen, "--json", found[0])
+    run("score", "--ref", part["ref"], "--sys", f"a={part['a']}", "--json", found[1])
+    some, alone = (json.loads(path.read_text()) for path in found)
+    assert some["systems"][0]["mean"] == alone["systems"][0]["mean"] and some["sentences"] == alone["sentences"]
+    chosen.write_text("\n" * len(refs))
+    with data_error(path="chosen", option="--lines"):
+        run("score", "--ref", files / "ref", "--sys", files / "a", "--lines", chosen)
+
+
 def test_beer_is_the_last_score_that_the_program_prints(tmp_path):
     program = tmp_path / "beer"
     program.write_text(
