@@ -386,6 +386,16 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
         run("score", "--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon")
 
 
+def test_the_command_prints_the_shares_of_gains(files, capsys):
+    systems = [f"{name}={files / file}" for name, file in (("plain", "a"), ("S", "ref"), ("S.linear", "b"))]
+    command = ["score", "--ref", files / "ref", "--sys", *systems, "--baseline", "plain", "--metrics", "chrf"]
+    run(*command, "--controls", "linear")
+    printed = capsys.readouterr().out
+    assert "chrF, gains over plain" in printed and "kept with it" in printed and "S.linear" in printed
+    with data_error("--controls", option="--controls-by"):
+        run(*command, "--controls-by", "depth", "--conllu", files / "ref")
+
+
 def test_only_lines_that_another_file_has_are_scored(files, tmp_path):
     refs = read_text(files / "ref")
     chosen, part = tmp_path / "chosen", {name: tmp_path / name for name in ("ref", "a")}
