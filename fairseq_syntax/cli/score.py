@@ -8,6 +8,7 @@ Scores are those of sacrebleu and nltk. Systems are tested against a baseline.
 
 import logging
 from argparse import Namespace
+from itertools import chain
 
 from fairseq_syntax.cli.arguments import BASELINE, REPORT, SEVERAL, TRANSLATIONS, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Option
@@ -50,12 +51,15 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=1)
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
+    from fairseq_syntax.lab.scoring.shares import tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     if bool(args.by or args.controls_by) != bool(args.conllu):
         raise SyntaxDataError("requires --by or --controls-by", option="--conllu", hint="give both")
     if args.controls and not args.baseline:
         raise SyntaxDataError("gains require a baseline", option="--controls", hint="--baseline NAME")
+    if args.controls_by and not args.controls:
+        raise SyntaxDataError("requires --controls", option="--controls-by", hint="give both")
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
     systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
     check_output(args.json, *(run.path for system in systems for run in system.runs))
@@ -74,6 +78,8 @@ def main(args: Namespace) -> None:
     parses = read_parses(args.conllu, len(references[0]), sources) if args.conllu else None
     if lines is not None:
         chosen = [number for number, line in enumerate(lines) if line]
+        if not chosen:
+            raise SyntaxDataError("all lines are empty, so none would be scored", path=args.lines, option="--lines")
 
         def selected(rows):
             return rows and [rows[number] for number in chosen]
@@ -92,4 +98,5 @@ def main(args: Namespace) -> None:
         parses=parses,
         groups=groups,
     )
-    print_report(args, report, tables(report))
+    gains = chain(*share_tables(report, f"gains over {args.baseline}")) if args.controls else ()
+    print_report(args, report, chain(tables(report), gains))

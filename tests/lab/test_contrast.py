@@ -48,6 +48,12 @@ def counted(found: contrast.ContrastSet, scores: list[float], kind: str) -> dict
     return {group: (e["systems"]["a"]["right"], e["systems"]["a"]["items"]) for group, e in entries.items()}
 
 
+def test_a_byte_order_mark_is_no_part_of_a_set(tmp_path):
+    plain, marked = tmp_path / "set.json", tmp_path / "marked" / "set.json"
+    marked.parent.mkdir()
+    assert read_set(write(plain, LINGEVAL)) == read_set(write(marked, "\ufeff" + json.dumps(LINGEVAL)))
+
+
 @given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
 @settings(max_examples=30, deadline=None)
 def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):

@@ -73,6 +73,14 @@ def test_the_calibration_error_by_loops():
         assert abs(calibration.calibration_error(confidence, correct, bins) - total) < 1e-12
 
 
+def test_a_probability_at_the_bound_of_a_bin_is_in_the_upper_one():
+    confidence = np.array([0.7 + 0.1, 0.85])  # 0.7999999999999999
+    assert calibration.reliability(confidence, np.array([True, False])) == [(pytest.approx(0.825), 0.5, 2)]
+    hundredths = np.arange(101) / 100
+    counts = [count for *_, count in calibration.reliability(hundredths, hundredths > 0.5, 100)]
+    assert counts == [1] * 99 + [2]
+
+
 def test_a_temperature_on_probabilities_is_one_on_scores():
     scores, choices = softmaxes(50, 6, 1.0)
     for temperature in (0.5, 1.0, 2.5):
@@ -181,3 +189,11 @@ def test_options_of_a_parser_where_there_is_none(tmp_path, option):
     gold.write_text(GOLD)
     parsed.write_text(PARSED)
     refused(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *option], option=option[0])
+
+
+def test_flat_distributions_keep_their_mass_at_any_temperature():
+    flat = Choices.of([[(0.1, True)] + [(0.03, False)] * 30])
+    for temperature in (0.1, 0.15, 0.3, 3.0, 10.0):
+        powers = flat.p ** (1 / temperature)
+        assert flat.at(temperature).p == pytest.approx(powers / powers.sum())
+    assert calibration.fit_temperature(flat) < 0.101

@@ -244,6 +244,37 @@ def test_identical_systems_do_not_differ():
     assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) is None
 
 
+def test_randomization_counts_trials_that_equal_the_observed_difference():
+    refs, a, _ = _corpus(30, 5)
+    better = [*refs[:2], *a[2:]]  # two sentences differ, so half of all trials give both to one system
+    for key in ("bleu", "chrf", "ribes", "exact"):
+        assert significance.randomization_test(metrics.Scorer(key, [refs]), a, better, 2000)["p"] > 0.45
+
+
+def test_randomization_is_sacrebleus_where_no_trial_equals_the_observed_difference():
+    from sacrebleu.significance import PairedTest
+
+    refs, a, b = _corpus(40, 5)
+    for key in ("bleu", "chrf"):
+        scorer = metrics.Scorer(key, [refs])
+        signatures, scores = PairedTest([("a", a), ("b", b)], {"": scorer.metric}, None, "ar", n_samples=300)()
+        found = significance.randomization_test(scorer, a, b, 300)
+        (name,) = signatures
+        assert found == {"p": scores[name][1].p_value, "signature": str(signatures[name])}
+        assert 1 / 301 < found["p"] < 1
+
+
+def test_means_of_the_same_seeds_in_another_order_do_not_differ():
+    refs, a, b = _corpus(60, 5)
+    scorer = metrics.Scorer("chrf", [refs])
+    runs = [a, b, [one[: len(one) // 2] for one in a]]
+    for orders in ((runs, runs[::-1]), ([a], [a] * 7), ([b], [b] * 7)):
+        means = [np.mean([scorer.sentences(run) for run in each], axis=0) for each in orders]
+        assert (means[0] != means[1]).any()
+        assert significance.sentence_tests(*means) == {"t_test": 1.0, "ks": pytest.approx(1.0)}
+    assert significance.Difference.of(1e-15, np.array([0.0, 1e-15, -1e-15, 0.0])).p == 1.0
+
+
 def test_two_references(files):
     refs, b = read_text(files / "ref"), read_text(files / "b")
     printed = json.loads(_sacrebleu(files / "ref", files / "b", "-i", files / "a", "-w", "6"))
@@ -353,6 +384,32 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
     assert read_system(f"c={files / 'a,b'}").runs[0].lines == a.runs[0].lines
     with data_error("klingon"):
         run("score", "--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon")
+
+
+def test_the_command_prints_the_shares_of_gains(files, capsys):
+    systems = [f"{name}={files / file}" for name, file in (("plain", "a"), ("S", "ref"), ("S.linear", "b"))]
+    command = ["score", "--ref", files / "ref", "--sys", *systems, "--baseline", "plain", "--metrics", "chrf"]
+    run(*command, "--controls", "linear")
+    printed = capsys.readouterr().out
+    assert "chrF, gains over plain" in printed and "kept with it" in printed and "S.linear" in printed
+    with data_error("--controls", option="--controls-by"):
+        run(*command, "--controls-by", "depth", "--conllu", files / "ref")
+
+
+def test_only_lines_that_another_file_has_are_scored(files, tmp_path):
+    refs = read_text(files / "ref")
+    chosen, part = tmp_path / "chosen", {name: tmp_path / name for name in ("ref", "a")}
+    chosen.write_text("".join("x\n" if number % 3 else " \n" for number in range(len(refs))))
+    for name, path in part.items():
+        path.write_text("".join(f"{line}\n" for number, line in enumerate(read_text(files / name)) if number % 3))
+    found = [tmp_path / "some.json", tmp_path / "part.json"]
+    run("score", "--ref", files / "ref", "--sys", f"a={files / 'a'}", "--lines", chosen, "--json", found[0])
+    run("score", "--ref", part["ref"], "--sys", f"a={part['a']}", "--json", found[1])
+    some, alone = (json.loads(path.read_text()) for path in found)
+    assert some["systems"][0]["mean"] == alone["systems"][0]["mean"] and some["sentences"] == alone["sentences"]
+    chosen.write_text("\n" * len(refs))
+    with data_error(path="chosen", option="--lines"):
+        run("score", "--ref", files / "ref", "--sys", files / "a", "--lines", chosen)
 
 
 def test_beer_is_the_last_score_that_the_program_prints(tmp_path):

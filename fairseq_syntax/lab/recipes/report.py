@@ -19,7 +19,7 @@ from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
-from fairseq_syntax.lab.scoring.shares import by_table, drawn_from, share_table
+from fairseq_syntax.lab.scoring.shares import tables as share_tables
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
@@ -108,12 +108,10 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     for table, scores in results.reports.items():
         if (shares := scores.get("shares")) is None:
             continue
-        measured = {f"{metric}, {table}": (metric, rows) for metric, rows in shares["metrics"].items() if rows}
-        gains = [share_table(*one, title, drawn_from(scores)) for title, one in measured.items()]
-        by = [by_table(metric, part) for metric, parts in shares["by"].items() for part in parts]
+        gains, by = share_tables(scores, str(table))
         yield Section(f"How much of each gain is syntax: {table}", gains[:1])
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"])
-        yield Section(f"{table}: gains with controls", [*gains[1:], *filter(None, by), how], rest=True)
+        yield Section(f"{table}: gains with controls", [*gains[1:], *by, how], rest=True)
     for table, scores in results.reports.items():
         yield Section(str(table), list(tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}

@@ -53,7 +53,7 @@ class Choices:
         # Normalized to the mass that was kept, so that the mass below the parser's threshold stays missing.
         total = np.bincount(self.owner, scaled, self.n)
         mass = np.bincount(self.owner, self.p, self.n)
-        return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
+        return Choices(self.n, self.owner, scaled * (mass[self.owner] / total[self.owner]), self.right)
 
     def best(self) -> tuple[Floats, Bools]:
         """The largest probability of each distribution [n], and whether its choice is correct [n]."""
@@ -139,8 +139,8 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
 
 def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean probability, accuracy, count) of each non-empty bin of equal width; the arguments are [n]."""
-    # A probability of 1 belongs to the last bin rather than to another one.
-    index = np.minimum((confidence * bins).astype(int), bins - 1)
+    # Rounded, since 0.7 + 0.1 is less than 0.8. A probability of 1 belongs to the last bin rather than to another one.
+    index = np.minimum(np.round(confidence * bins, 9).astype(int), bins - 1)
     members = [index == number for number in np.unique(index)]
     return [(float(confidence[of].mean()), float(correct[of].mean()), int(of.sum())) for of in members]
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def read_tsv(name: str, path: str) -> ContrastSet:
 def read_json(name: str, path: str) -> ContrastSet:
     """Read LingEval97's layout; the rows to score are reference, errors, reference, errors, …"""
     try:
-        entries = TypeAdapter(list[Entry]).validate_json(read_bytes(path))
+        entries = TypeAdapter(list[Entry]).validate_json(read_bytes(path).removeprefix(BOM_UTF8))
     except ValidationError as error:
         problem = error.errors()[0]
         number, *keys = problem["loc"] or (None,)

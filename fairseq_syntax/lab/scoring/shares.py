@@ -137,6 +137,14 @@ def signed(figures: Sequence[float], count: int) -> str:
     return f"{value:+.2f} ({low:+.2f} to {high:+.2f})" if count >= LEAST_SENTENCES else f"{value:+.2f}"
 
 
+def tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list[Table]]:
+    """The tables of a report's ``shares`` by metric, whose titles end in ``of``, and by metric and property."""
+    found, count = report["shares"], drawn_from(report)
+    gains = [share_table(metric, rows, f"{metric}, {of}", count) for metric, rows in found["metrics"].items() if rows]
+    by = [by_table(metric, part) for metric, parts in found["by"].items() for part in parts]
+    return gains, [table for table in by if table is not None]
+
+
 def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str, count: int) -> Table:
     """The result of :func:`measure` as a table with one row per system and control.
 
