@@ -166,6 +166,34 @@ def test_resumed_with_other_batches_every_sentence_comes_once(shards, changed):
     assert sorted(sentences_of(resumed)) == list(range(10)), "the next epoch is whole"
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_only_the_epochs_of_a_curriculum_are_in_the_order_of_length(size):
+    """``--curriculum 1``; stopped in each epoch, and resumed with the same batches or with others, without it."""
+    whole, states = cut(2), []
+    for number in (1, 2, 3):
+        itr = whole.next_epoch_itr(shuffle=number > 1)
+        batches = [next(itr)]
+        states.append((batches[0], whole.state_dict()))
+        batches += itr
+        assert (batches == sorted(batches)) == (number == 1)
+        assert number == 1 or batches == list(cut_in(number).next_epoch_itr()), "as a run that begins in this epoch"
+    for first, state in states:
+        resumed = cut(size)
+        resumed.load_state_dict(state)
+        itr = resumed.next_epoch_itr()
+        second = next(itr)
+        again = cut(5)
+        again.load_state_dict(resumed.state_dict())
+        assert sorted([*first, *second, *sentences_of([again])]) == list(range(10))
+
+
+def cut_in(epoch):
+    """The iterator of a run that begins in an epoch."""
+    itr = cut(2)
+    itr.load_state_dict({"epoch": epoch})
+    return itr
+
+
 def test_resumed_on_other_data_in_the_middle_of_an_epoch():
     first = cut(2)
     sentences_of([first], 2)
