@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.directory import dictionary_path, language_files, split_files
@@ -156,11 +157,17 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
         path, given = labels_path(args.destdir, side.lang), _labels_file(args, side.lang)
-        if side.lang not in inventories:
-            made_here = side.split == "train" and not given
+        is_first, is_training = side.lang not in inventories, side.split == "train"
+        if is_first:
+            made_here = is_training and not given
             inventories[side.lang] = LabelInventory() if made_here else LabelInventory.load(given or path)
         labels = inventories[side.lang]
         labels.note_parse(side.parse, may_differ=bool(given))
+        if is_first and given:
+            # A given inventory says how its own training text was parsed, not how that of the directory was.
+            added = not is_training and os.path.exists(path)
+            here = LabelInventory.load(path).parsed_with if added else parsed_with(side.parse)
+            labels.parsed_with = here or labels.parsed_with
         summary = binarize(
             side.tokens,
             side.parse,

@@ -161,7 +161,7 @@ class SyntaxTranslationTask(TranslationTask):
                     option="--truncate-source",
                     hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
                 )
-            self.parse_origins.check(self.directory.parsed_with(side), paths[0])
+            self.parse_origins.check(directory.parsed_with(side), paths[0])
         return SideSyntax.load(paths, tokens, self.labels(side), checksums, "arcs" in needs)
 
     # -- models and criteria, and their needs ----------------------------------------------------------------------
