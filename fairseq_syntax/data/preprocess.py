@@ -108,8 +108,8 @@ def check_input(args: Namespace) -> None:
 
 def check_text(args: Namespace) -> None:
     """Check the texts and parses; see :func:`check_input`."""
+    _check_segmentations(args)
     for lang in languages(args):
-        check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
         if not _labels_file(args, lang):
             labels = LabelInventory()
             for side in (side for side in sides(args) if side.lang == lang):
@@ -128,8 +128,15 @@ def check_text(args: Namespace) -> None:
                 raise SyntaxDataError(message, path=path, hint="they go line by line")
 
 
+def _check_segmentations(args: Namespace) -> None:
+    for lang in languages(args):
+        texts = [f"{prefix}.{lang}" for _, prefix in splits(args)]
+        check_segmentation(texts, lang, None if args.trainpref else args.destdir)
+
+
 def check_dataset(args: Namespace) -> None:
     """Check that the token dataset exists and that its sentence lengths match the text. Raises SyntaxDataError."""
+    _check_segmentations(args)
     parsed_sides = list(sides(args))
     if not parsed_sides:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
