@@ -312,6 +312,10 @@ class SyntaxTranslationTask(TranslationTask):
         # Multiplied by 0, they keep the types that they have in other processes, with which fairseq adds them.
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
 
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's; in fairseq-validate, a process that has a batch less than another gets an empty one."""
+        return super().valid_step(sample, model, criterion) if sample else (0.0, 0, {})
+
     # -- raw input -------------------------------------------------------------------------------------------------
 
     @cached_property

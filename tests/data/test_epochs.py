@@ -1,5 +1,6 @@
 """The order of an epoch's batches: groups of them K times, fillers, and where a resumed run goes on."""
 
+import argparse
 import itertools
 import math
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import toy_data
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+from fairseq.logging import metrics
+from untrained import untrained
 
 from fairseq_syntax.data.epochs import TrainingBatches, by_update
 from fairseq_syntax.errors import SyntaxDataError
@@ -239,3 +242,24 @@ def test_a_run_in_parts_is_one_in_one_go(toy, tmp_path, system):
     assert parts["optimizer_history"][-1]["num_updates"] == updates
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(parts)[name]), name
+
+
+def test_processes_that_share_three_batches_validate_as_one(toy):
+    """fairseq-validate gives one of two processes an empty batch, of which it adds up what is logged."""
+    loaded = untrained(toy.data, "pascal_transformer")
+    task = loaded.task
+    task.load_dataset("valid")
+    dataset, losses = task.dataset("valid"), []
+    criterion = task.build_criterion(argparse.Namespace(criterion="cross_entropy", sentence_avg=False))
+    size = -(-len(dataset) // 3)
+    for shards in (1, 2):
+        logs = []
+        for shard in range(shards):
+            options = {"max_sentences": size, "num_shards": shards, "shard_id": shard, "disable_iterator_cache": True}
+            batches = list(task.get_batch_iterator(dataset, **options).next_epoch_itr(shuffle=False))
+            logs += [task.valid_step(batch, loaded.model, criterion)[2] for batch in batches]
+        with metrics.aggregate(new_root=True) as found:
+            task.reduce_metrics(logs, criterion)
+        losses.append(found["loss"].avg)
+        assert len(logs) == shards + 2
+    assert losses == [pytest.approx(losses[0])] * 2
