@@ -6,6 +6,7 @@ import functools
 import os
 import resource
 import socket
+import sys
 from typing import Any
 
 import torch
@@ -82,9 +83,10 @@ def _start_processes(options: Any) -> bool:
 
 
 def _begin_trainings_anew() -> None:
-    """Reset the best validation score of this process, with which fairseq would compare the next training.
+    """Reset the best validation scores of this process, with which fairseq would compare the next training.
 
-    Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint.
+    Otherwise the second run of a sweep with fairseq-hydra-train may keep no best checkpoint, and ``--patience`` may end
+    it after its first epoch. fairseq keeps the scores as attributes of functions.
     """
     verify = checkpoint_utils.verify_checkpoint_directory
 
@@ -92,8 +94,10 @@ def _begin_trainings_anew() -> None:
     def verify_checkpoint_directory(save_dir: str) -> None:
         check_open_files()
         verify(save_dir)
-        if hasattr(checkpoint_utils.save_checkpoint, "best"):
-            del checkpoint_utils.save_checkpoint.best
+        stops = getattr(sys.modules.get("fairseq_cli.train"), "should_stop_early", None)
+        for function in filter(None, (checkpoint_utils.save_checkpoint, stops)):
+            for name in ("best", "num_runs"):
+                vars(function).pop(name, None)
 
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
 

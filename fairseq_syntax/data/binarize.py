@@ -242,8 +242,11 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
     return total
 
 
-def check_segmentation(tokens: Sequence[str], lang: str) -> None:
+def check_segmentation(tokens: Sequence[str], lang: str, data_dir: str | None = None) -> None:
     """Check that all files of pieces were segmented by the same model, if this is recorded.
+
+    Args:
+        data_dir: the data directory to which they are added, if it has the training data already
 
     Raises:
         SyntaxDataError: they were not, so raw text would be segmented differently from the training text
@@ -253,6 +256,11 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     if segmenter is None:
         return
     about, here = segmentation_path(folder, lang), segmenter.note
+    of_data = segmentation_of(data_dir, lang) if data_dir else None
+    if data_dir and of_data is not None and of_data.note != here:
+        message = f"is another model than that of the data in {data_dir}, or cut into words otherwise"
+        hint = f"cut the text again: fairseq-syntax segment --model {segmentation_path(data_dir, lang)}"
+        raise SyntaxDataError(message, path=about, hint=hint)
     for path in tokens:
         if (made := read_record(path)) is None:
             continue

@@ -1,12 +1,12 @@
 """The batches of a training epoch, in an order that a resumed run reproduces.
 
-fairseq's iterator has three shortcomings. It forms the batches by the epoch in which a run was started, so a run
+fairseq's iterator has four shortcomings. It forms the batches by the epoch in which a run was started, so a run
 resumed in epoch 2 has other batches. It treats an update that ends in a filler as a filler, so the other batches of the
-update have no effect. And a resumed run needs the same number of processes and the same ``--update-freq``. Here,
-batches are always formed as in epoch 1, fillers come first in their update, and a checkpoint records the sentences that
-were trained on. If a resumed run has other batches (``--max-tokens``, ``--batch-size``), another order of them
-(``--seed``) or other updates (``--update-freq``, K, the number of processes), it continues with the remaining
-sentences.
+update have no effect. With ``--curriculum``, it never shuffles the batches, unless the run is resumed. And a resumed
+run needs the same number of processes and the same ``--update-freq``. Here, batches are always formed as in epoch 1,
+fillers come first in their update, and a checkpoint records the sentences that were trained on. If a resumed run has
+other batches (``--max-tokens``, ``--batch-size``), another order of them (``--seed``) or other updates
+(``--update-freq``, K, the number of processes), it continues with the remaining sentences.
 
 For LaSyn, each group of batches is repeated K times (K optimizer steps per batch, Algorithm 1). A group contains the
 batches of one update (``--update-freq``). Its K visits are ordinary updates of fairseq's trainer, each with its own
@@ -68,6 +68,7 @@ class TrainingBatches(EpochBatchIterator):
         self.shard_id: int
         self.repeats, self.groups = repeats, list(groups) or [1]
         self.skip_remainder = base.skip_remainder_batch
+        self._shuffled = True  # whether the current epoch's batches are
         # An epoch, and for each sentence whether it was trained on already.
         self._done: tuple[int, np.ndarray] | None = None
 
@@ -92,6 +93,13 @@ class TrainingBatches(EpochBatchIterator):
         """The batches of this shard in training order."""
         return self._by_update(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle), epoch)
 
+    def _get_iterator_for_epoch(self, epoch: int, shuffle: bool, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's; a data loader that is used again would keep the ``shuffle`` of its first epoch."""
+        self._shuffled = shuffle
+        if self.dataloader is not None:
+            self.epoch_batch_sampler.shuffle = shuffle
+        return super()._get_iterator_for_epoch(epoch, shuffle, *args, **kwargs)
+
     def _by_update(self, batches: Sequence[Any], epoch: int) -> list[Any]:
         if self.skip_remainder and len(batches) > 1:
             batches = batches[:-1]  # as in fairseq, because the last batch of an epoch is usually small
@@ -106,7 +114,7 @@ class TrainingBatches(EpochBatchIterator):
         state = super().state_dict()
         if state["iterations_in_epoch"]:
             done = self._trained_on(state["epoch"], state["iterations_in_epoch"])
-            state |= {"cutting": self._cutting(), "done": torch.from_numpy(done)}
+            state |= {"shuffle": self._shuffled, "cutting": self._cutting(), "done": torch.from_numpy(done)}
         return state
 
     def _cutting(self) -> str:
@@ -131,7 +139,7 @@ class TrainingBatches(EpochBatchIterator):
         try:
             for number in range(self.num_shards):
                 self.shard_id = number
-                for batch in super().ordered_batches(epoch, False, self.shuffle)[:visited]:
+                for batch in super().ordered_batches(epoch, False, self._shuffled)[:visited]:
                     done[batch] = True
         finally:
             self.shard_id = shard

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.directory import dictionary_path, language_files, split_files
@@ -107,8 +108,8 @@ def check_input(args: Namespace) -> None:
 
 def check_text(args: Namespace) -> None:
     """Check the texts and parses; see :func:`check_input`."""
+    _check_segmentations(args)
     for lang in languages(args):
-        check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
         if not _labels_file(args, lang):
             labels = LabelInventory()
             for side in (side for side in sides(args) if side.lang == lang):
@@ -127,8 +128,15 @@ def check_text(args: Namespace) -> None:
                 raise SyntaxDataError(message, path=path, hint="they go line by line")
 
 
+def _check_segmentations(args: Namespace) -> None:
+    for lang in languages(args):
+        texts = [f"{prefix}.{lang}" for _, prefix in splits(args)]
+        check_segmentation(texts, lang, None if args.trainpref else args.destdir)
+
+
 def check_dataset(args: Namespace) -> None:
     """Check that the token dataset exists and that its sentence lengths match the text. Raises SyntaxDataError."""
+    _check_segmentations(args)
     parsed_sides = list(sides(args))
     if not parsed_sides:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
@@ -156,11 +164,17 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
         path, given = labels_path(args.destdir, side.lang), _labels_file(args, side.lang)
-        if side.lang not in inventories:
-            made_here = side.split == "train" and not given
+        is_first, is_training = side.lang not in inventories, side.split == "train"
+        if is_first:
+            made_here = is_training and not given
             inventories[side.lang] = LabelInventory() if made_here else LabelInventory.load(given or path)
         labels = inventories[side.lang]
         labels.note_parse(side.parse, may_differ=bool(given))
+        if is_first and given:
+            # A given inventory says how its own training text was parsed, not how that of the directory was.
+            added = not is_training and os.path.exists(path)
+            here = LabelInventory.load(path).parsed_with if added else parsed_with(side.parse)
+            labels.parsed_with = here or labels.parsed_with
         summary = binarize(
             side.tokens,
             side.parse,

@@ -63,6 +63,7 @@ class InteractiveInput:
         self.task, self.chosen_parser, self.source_tag = task, parser, source_tag
         # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
+        self._tokens: list[torch.Tensor] = []  # of these lines
         # Collated batches: tokens, the numbers of the sentences among all input, syntax (if needed).
         self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
         self._read = 0
@@ -222,8 +223,8 @@ class InteractiveInput:
             self._encoded.append((line, parse))
         if self.source_tag:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
-        tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
-        return tokens, [t.numel() for t in tokens]
+        self._tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
+        return self._tokens, [t.numel() for t in self._tokens]
 
     def _check_blocks(self, lines: Sequence[Sentence]) -> None:
         """Raises SyntaxDataError if lines of fairseq-interactive are the rows of CoNLL-U blocks."""
@@ -242,6 +243,7 @@ class InteractiveInput:
     def keep(self, numbers: Sequence[int]) -> None:
         """Replace the lines encoded last by those with these 0-based indices."""
         self._encoded = [self._encoded[i] for i in numbers]
+        self._tokens = [self._tokens[i] for i in numbers]
 
     def texts(self) -> list[PieceText]:
         """The words and pieces of the lines encoded last; words are the tokens of the parse, otherwise of the text."""
@@ -300,17 +302,18 @@ class InteractiveInput:
             tgt_dict=self.task.target_dictionary,
             constraints=constraints,
             shuffle=False,  # drawing an order would make samples depend on NumPy's generator, and advance it
-            source_syntax=self._syntax(len(src_tokens)) if self.needs else None,
+            source_syntax=self._syntax(src_tokens) if self.needs else None,
         )
         if rebuilt:
             dataset.first, self._read = self._read, self._read + len(src_tokens)
             dataset.batches = self._batches = []  # without what a caller that does not rebuild batches has left
         return dataset
 
-    def _syntax(self, sentences: int) -> SideSyntax:
-        """The syntax of the lines encoded last, with the label ids of the task."""
-        if len(self._encoded) != sentences:
-            raise SyntaxDataError(f"{sentences} sentences, but {len(self._encoded)} were encoded")
+    def _syntax(self, tokens: Sequence[torch.Tensor]) -> SideSyntax:
+        """The syntax of the lines encoded last, which must have these tokens, with the label ids of the task."""
+        if len(self._tokens) != len(tokens) or not all(map(torch.equal, self._tokens, tokens)):
+            hint = "encode all sentences of a batch together, right before: task.encode_raw([text, …])"
+            raise SyntaxDataError("these are not the sentences encoded last, whose parses are at hand", hint=hint)
         labels = LabelInventory(self.task.labels("source"), frozen=True)
         stored = [to_stored(parsed, labels) for parsed in self.parses() if parsed is not None]
         for sentence in stored:

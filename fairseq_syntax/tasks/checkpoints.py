@@ -32,6 +32,9 @@ ARCHITECTURE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
+# Options that make several parameters one, into which fairseq loads one of them after the other. Without such an
+# option, a model that was trained with it is the same function.
+SHARING = "share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_proj", "tie_adaptive_weights"
 
 
 class Vocabularies:
@@ -114,7 +117,8 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
         trained, here = before.get(name), now.get(name)
         return trained is not None and here is not None and trained != here
 
-    if changed := list(filter(differs, ARCHITECTURE)):
+    shared = (name for name in SHARING if now.get(name) and differs(name))
+    if changed := [*filter(differs, ARCHITECTURE), *shared]:
         raise SyntaxDataError(
             "this model was trained with another architecture than this command has",
             path=path,

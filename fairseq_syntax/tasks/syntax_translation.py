@@ -161,7 +161,7 @@ class SyntaxTranslationTask(TranslationTask):
                     option="--truncate-source",
                     hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
                 )
-            self.parse_origins.check(self.directory.parsed_with(side), paths[0])
+            self.parse_origins.check(directory.parsed_with(side), paths[0])
         return SideSyntax.load(paths, tokens, self.labels(side), checksums, "arcs" in needs)
 
     # -- models and criteria, and their needs ----------------------------------------------------------------------
@@ -311,6 +311,10 @@ class SyntaxTranslationTask(TranslationTask):
             loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
         # Multiplied by 0, they keep the types that they have in other processes, with which fairseq adds them.
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's; in fairseq-validate, a process that has a batch less than another gets an empty one."""
+        return super().valid_step(sample, model, criterion) if sample else (0.0, 0, {})
 
     # -- raw input -------------------------------------------------------------------------------------------------
 

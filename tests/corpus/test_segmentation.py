@@ -621,7 +621,8 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
     run_segment(*train, "--vocab-size", "80", "--input", parse, "--overwrite")
     with data_error(path="train.en"):
         check_text(args)
-    check_text(argparse.Namespace(**{**vars(args), "trainpref": None, "validpref": None}))  # dictionaries alone
+    nothing = {"trainpref": None, "validpref": None, "destdir": str(tmp_path / "data")}
+    check_text(argparse.Namespace(**{**vars(args), **nothing}))  # dictionaries alone
 
 
 def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):

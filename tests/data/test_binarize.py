@@ -502,6 +502,25 @@ def test_a_parse_of_another_segmentation(segmented):
         make_store(tokens, str(parse))
 
 
+def test_a_split_of_another_segmentation_is_not_added(toy, tmp_path):
+    """The directory's segmentation, by which translations are joined, stays that of the training data."""
+    data, other = (Path(shutil.copytree(path, tmp_path / path.name)) for path in (toy.data, toy.segmented))
+    before = (data / "segmentation.de.json").read_bytes()
+    (tmp_path / "test.de").write_text("ein Satz\n" * len(toy.lines["test"]), encoding="utf-8")
+    (other / "segmentation.de.json").unlink()
+    argv = ["segment", "--lang", "de", "--input", tmp_path / "test.de", "--output", other, "--train", "words"]
+    assert toy_data.syntax_command(*argv, "--overwrite") == 0
+    given = ["--srcdict", data / "dict.en.txt", "--tgtdict", data / "dict.de.txt", "--destdir", data]
+    with data_error(path="segmentation.de.json"):
+        options = ["--task", "syntax_translation", "-s", "en", "-t", "de", *given]
+        toy_data.fairseq("preprocess", *options, "--testpref", other / "test")
+    refused(
+        ["binarize", "--output", data, "-s", "en", "-t", "de", "--testpref", other / "test"],
+        path="segmentation.de.json",
+    )
+    assert (data / "segmentation.de.json").read_bytes() == before
+
+
 def test_words_that_are_not_split(tmp_path):
     """Without a segmentation the text's words are the parse's own, and are compared."""
     lines = [ParsedLine()] * 0

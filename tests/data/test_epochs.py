@@ -1,5 +1,6 @@
 """The order of an epoch's batches: groups of them K times, fillers, and where a resumed run goes on."""
 
+import argparse
 import itertools
 import math
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import toy_data
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+from fairseq.logging import metrics
+from untrained import untrained
 
 from fairseq_syntax.data.epochs import TrainingBatches, by_update
 from fairseq_syntax.errors import SyntaxDataError
@@ -166,6 +169,34 @@ def test_resumed_with_other_batches_every_sentence_comes_once(shards, changed):
     assert sorted(sentences_of(resumed)) == list(range(10)), "the next epoch is whole"
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_only_the_epochs_of_a_curriculum_are_in_the_order_of_length(size):
+    """``--curriculum 1``; stopped in each epoch, and resumed with the same batches or with others, without it."""
+    whole, states = cut(2), []
+    for number in (1, 2, 3):
+        itr = whole.next_epoch_itr(shuffle=number > 1)
+        batches = [next(itr)]
+        states.append((batches[0], whole.state_dict()))
+        batches += itr
+        assert (batches == sorted(batches)) == (number == 1)
+        assert number == 1 or batches == list(cut_in(number).next_epoch_itr()), "as a run that begins in this epoch"
+    for first, state in states:
+        resumed = cut(size)
+        resumed.load_state_dict(state)
+        itr = resumed.next_epoch_itr()
+        second = next(itr)
+        again = cut(5)
+        again.load_state_dict(resumed.state_dict())
+        assert sorted([*first, *second, *sentences_of([again])]) == list(range(10))
+
+
+def cut_in(epoch):
+    """The iterator of a run that begins in an epoch."""
+    itr = cut(2)
+    itr.load_state_dict({"epoch": epoch})
+    return itr
+
+
 def test_resumed_on_other_data_in_the_middle_of_an_epoch():
     first = cut(2)
     sentences_of([first], 2)
@@ -211,3 +242,24 @@ def test_a_run_in_parts_is_one_in_one_go(toy, tmp_path, system):
     assert parts["optimizer_history"][-1]["num_updates"] == updates
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(parts)[name]), name
+
+
+def test_processes_that_share_three_batches_validate_as_one(toy):
+    """fairseq-validate gives one of two processes an empty batch, of which it adds up what is logged."""
+    loaded = untrained(toy.data, "pascal_transformer")
+    task = loaded.task
+    task.load_dataset("valid")
+    dataset, losses = task.dataset("valid"), []
+    criterion = task.build_criterion(argparse.Namespace(criterion="cross_entropy", sentence_avg=False))
+    size = -(-len(dataset) // 3)
+    for shards in (1, 2):
+        logs = []
+        for shard in range(shards):
+            options = {"max_sentences": size, "num_shards": shards, "shard_id": shard, "disable_iterator_cache": True}
+            batches = list(task.get_batch_iterator(dataset, **options).next_epoch_itr(shuffle=False))
+            logs += [task.valid_step(batch, loaded.model, criterion)[2] for batch in batches]
+        with metrics.aggregate(new_root=True) as found:
+            task.reduce_metrics(logs, criterion)
+        losses.append(found["loss"].avg)
+        assert len(logs) == shards + 2
+    assert losses == [pytest.approx(losses[0])] * 2

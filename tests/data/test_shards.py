@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import binarized
@@ -11,7 +12,9 @@ import toy_data
 from data_errors import data_error, refused
 
 from fairseq_syntax.cli import main
+from fairseq_syntax.corpus.header import controls, header
 from fairseq_syntax.data import tokens
+from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.runtime.parts import Parts
 
 LANGS = ("en", "de")
@@ -137,3 +140,28 @@ def test_two_updates_on_two_shards_that_were_made_apart(segmented, tmp_path):
     binarize(segmented / "1", tmp_path / "own", *given(tmp_path / "common")[:4])
     with data_error(path="train.en-de.en.syntax.arrow"):
         toy_data.train(f"{tmp_path / '0'}:{tmp_path / 'own'}", tmp_path / "other", max_tokens=4000)
+
+
+@pytest.mark.slow
+def test_given_labels_do_not_say_how_the_text_was_parsed(segmented, tmp_path):
+    """Directories of control parses with the labels of real ones; what is added later does not change what is said."""
+    names = {}
+    for name, options in (("0", {}), ("1", {"control": ["random"]})):
+        names[name] = tmp_path / "seg" / name
+        shutil.copytree(segmented / name, names[name])
+        path = names[name] / "train.en.conllu"
+        rows = header(12, parsed_with={"parser": "p", **options})
+        path.write_text(rows + path.read_text("utf-8").split("\n", 1)[1], encoding="utf-8")
+    inventory(tmp_path / "seg", tmp_path / "common", "0")
+    for name in names:
+        binarize(names[name], tmp_path / name, *given(tmp_path / "common"))
+
+    def said(folder):
+        return controls(LabelInventory.load(folder / "labels.en.json").parsed_with)
+
+    assert [said(tmp_path / name) for name in ("common", *names)] == [[], [], ["random"]]
+    with data_error("random", path="train.en-de.en.syntax.arrow"):  # the second directory is not of the first's kind
+        toy_data.train(f"{tmp_path / '1'}:{tmp_path / '0'}", tmp_path / "model", max_tokens=4000)
+    added = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--destdir", tmp_path / "1", "--workers", 1]
+    toy_data.fairseq("preprocess", *added, "--testpref", names["0"] / "train", *given(tmp_path / "common"))
+    assert said(tmp_path / "1") == ["random"]

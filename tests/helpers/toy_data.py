@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composed import composed_quickly
-from fairseq import checkpoint_utils
 from random_parses import random_tree
 
 import fairseq_syntax
@@ -127,10 +126,6 @@ def segment(raw: Path, out: Path, kind: str = "sentencepiece", size: int = 40) -
 def fairseq(command: str, *argv) -> str:
     """``fairseq-COMMAND ARGV`` with the plugin, in this process; what it printed."""
     module = importlib.import_module(f"fairseq_cli.{command}")
-    # fairseq keeps the best score of a training on its function, for the next one in this process to be held against.
-    vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    if hasattr(module, "should_stop_early"):  # and so does --patience
-        vars(module.should_stop_early).clear()
     # A worker that loads batches is started where a test asks for it: what fairseq does by itself costs a fork a run.
     alone = ["--num-workers", "0"] if command in ("generate", "validate") and "--num-workers" not in argv else []
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), *alone, "--user-dir", USER_DIR]

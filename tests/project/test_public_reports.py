@@ -78,9 +78,10 @@ def test_null_and_zero_width_characters_come_back(tmp_path):
 @pytest.mark.slow
 def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     """As in a sweep of fairseq-hydra-train: the second run is worse than the first."""
-    toy_data.train(toy.data, tmp_path / "a", max_epoch=3, arch="transformer")
-    toy_data.train(toy.data, tmp_path / "b", max_epoch=1, arch="transformer", lr=1e-9)
+    toy_data.train(toy.data, tmp_path / "a", max_epoch=3, arch="transformer", patience=9)
+    last = toy_data.train(toy.data, tmp_path / "b", max_epoch=2, arch="transformer", lr=1e-9, patience=1)
     assert (tmp_path / "b/checkpoint_best.pt").exists()
+    assert last["extra_state"]["train_iterator"]["epoch"] == 3, "--patience counts from the run's own scores"
 
 
 @pytest.mark.slow

@@ -141,12 +141,15 @@ def test_the_architecture_stays_that_of_the_first_training(toy):
 
     task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
     trained = {"encoder_layers": 3, "encoder_attention_heads": 4, "decoder_learned_pos": False, "dropout": 0.1}
+    trained |= {"share_all_embeddings": False, "share_decoder_input_output_embed": True}
     state = {"cfg": {"model": Namespace(**trained)}}
     task.check_checkpoint(state, Namespace(**trained | {"dropout": 0.3, "pascal_heads": "2"}), "a.pt")
+    task.check_checkpoint(state, Namespace(**trained | {"share_decoder_input_output_embed": False}), "a.pt")
     for name, value, hint in (
         ("encoder_layers", 6, "--encoder-layers 3"),
         ("encoder_attention_heads", 8, "--encoder-attention-heads 4"),
         ("decoder_learned_pos", True, "--decoder-learned-pos"),
+        ("share_all_embeddings", True, "--share-all-embeddings"),  # two matrices would become the second one
     ):
         with data_error(hint, path="a.pt"):
             task.check_checkpoint(state, Namespace(**trained | {name: value}), "a.pt")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import toy_data
+from data_errors import data_error
 from untrained import untrained
 
 from fairseq_syntax.cli import main as command
@@ -87,6 +88,9 @@ def test_raw_text_in_the_hub_interface_is_cut_and_parsed(toy, trained):
     assert hub.translate(lines) == [one.text for one in translator.translate(lines)]
     assert hub.translate(lines[0]) == hub.translate(lines)[0]
     assert len(hub.task._input._batches) == 1  # of the last call: those of all calls would fill the memory
+    first, _ = map(hub.encode, lines[:2])
+    with data_error("encoded last"):  # there is only the parse of the second
+        hub.generate(first)
 
 
 def test_raw_text_without_a_parse_in_the_hub_interface(toy, tmp_path):
