@@ -27,14 +27,18 @@ from fairseq_syntax.runtime.files import read_lines
 _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
 
 
-def generation_shard(cfg: Any) -> tuple[int, int]:
+def generation_shard(cfg: Any, given: tuple[int, int]) -> tuple[int, int]:
     """The number of parts into which fairseq-generate divides the data, and the 0-based part of this process.
 
     They are given by ``--num-shards`` and ``--shard-id``, otherwise by ``torchrun``.
+
+    Args:
+        given: those of ``--distributed-world-size`` and ``--distributed-rank``, which apply otherwise
     """
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         return cfg.num_shards, cfg.shard_id
-    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return (processes, int(os.environ.get("RANK", "0"))) if processes > 1 else given
 
 
 class Generation:

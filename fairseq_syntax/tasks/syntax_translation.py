@@ -254,7 +254,8 @@ class SyntaxTranslationTask(TranslationTask):
             # fairseq-generate would translate all sentences in each process of torchrun.
             from fairseq_syntax.inference.generation import generation_shard
 
-            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg)
+            given = kwargs["num_shards"], kwargs.get("shard_id", 0)
+            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg, given)
         elif dataset is self.datasets.get(self.cfg.train_subset):
             if "grouped_shuffling" in kwargs:  # passed in training only
                 return self._training_batches(dataset, *args, epoch=epoch, **kwargs)

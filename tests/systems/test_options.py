@@ -31,6 +31,9 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch, tmp_path):
     whole = generated(generate(toy, trained, "--batch-size", 3))
     parts = [generated(generate(toy, trained, "--batch-size", 3, "--num-shards", 2, "--shard-id", i)) for i in (0, 1)]
     assert all(parts) and not set(parts[0]) & set(parts[1]) and parts[0] | parts[1] == whole
+    for rank in (0, 1):
+        more = ["--distributed-world-size", 2, "--distributed-rank", rank]
+        assert generated(generate(toy, trained, "--batch-size", 3, *more)) == parts[rank]
     monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun has it
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
