@@ -47,6 +47,15 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch, tmp_path):
         toy_data.train(toy.data, tmp_path, "--num-shards", 2)
 
 
+def test_a_score_of_pieces_is_not_taken_for_one_of_the_text(toy, trained):
+    """What is printed is text, whatever is scored."""
+    for more, warned in (([], True), (["--scoring", "sacrebleu"], False), (["--remove-bpe", "sentencepiece"], False)):
+        with toy_data.logged("fairseq_syntax.inference.generation") as said:
+            printed = generate(toy, trained, *more)
+        assert ("pieces" in said.getvalue()) == warned
+        assert "▁" not in "".join(generated(printed, "D").values())
+
+
 def test_alignments_of_scored_references_are_those_of_words(toy, trained):
     printed = generate(toy, trained, "--score-reference", "--print-alignment", "hard")
     sources, references, links = (generated(printed, kind) for kind in "STA")
