@@ -62,7 +62,7 @@ class Tokens:
     def __init__(self, store: str) -> None:
         prefix = store.removesuffix(STORE_SUFFIX)
         self.dictionary = load_dictionary(dictionary_path(*folder_and_language(prefix)))
-        self.dataset = load_tokens(prefix)
+        self.dataset = load_tokens(prefix, self.dictionary)
 
     def by_word(self, sentence: int, counts: list[int]) -> list[list[str]]:
         """The pieces of each word of a 0-based sentence, given the numbers of pieces; ``?`` for missing ones."""

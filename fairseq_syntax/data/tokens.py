@@ -55,23 +55,27 @@ def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
         raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
 
 
-def load_tokens(prefix: str) -> Any:
+def load_tokens(prefix: str, dictionary: Dictionary | None = None) -> Any:
     """Load fairseq's token dataset from ``prefix.bin`` and ``prefix.idx``.
+
+    Args:
+        dictionary: the dictionary, to load text too (``--dataset-impl raw``)
 
     Raises:
         SyntaxDataError: a file is missing or damaged
     """
-    _check_tokens(prefix)
+    is_text = dictionary is not None and os.path.exists(prefix) and not os.path.exists(index_file_path(prefix))
+    kind = "raw" if is_text else _checked_kind(prefix)
     try:
-        return data_utils.load_indexed_dataset(prefix, None)
+        return data_utils.load_indexed_dataset(prefix, dictionary, kind)
     except (OSError, AssertionError, ValueError, RuntimeError, struct.error) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         message = f"cannot be read as a token dataset: {reason}"
         raise SyntaxDataError(message, path=index_file_path(prefix)) from error
 
 
-def _check_tokens(prefix: str) -> None:
-    """Check a dataset before fairseq opens it, which would read whatever a damaged index says; see above."""
+def _checked_kind(prefix: str) -> str:
+    """The ``--dataset-impl`` to open a dataset with, after checking it, since fairseq trusts a damaged index."""
     index_path, data_path = index_file_path(prefix), data_file_path(prefix)
     for path in (index_path, data_path):
         if not os.path.exists(path):
@@ -80,13 +84,13 @@ def _check_tokens(prefix: str) -> None:
     with open(index_path, "rb") as file:
         head = file.read(_HEAD.size)
     if head.startswith(IndexedDataset._HDR_MAGIC):
-        return  # a dataset of --dataset-impl cached or lazy
+        return "lazy"  # or written as cached, of which fairseq reads no sentence that it was not told to prefetch
     size = os.path.getsize(index_path)
     mark, _, code, n = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0)
     if mark != MMapIndexedDataset.Index._HDR_MAGIC or code not in _code_to_dtype or size != _HEAD.size + 12 * n:
         raise SyntaxDataError("is damaged, or not an index of a token dataset", path=index_path, hint=hint)
     if not n:
-        return
+        return "mmap"
     sizes = np.memmap(index_path, np.int32, "r", _HEAD.size, n)
     begins = np.memmap(index_path, np.int64, "r", _HEAD.size + sizes.nbytes, n)
     width = np.dtype(_code_to_dtype[code]).itemsize
@@ -95,6 +99,7 @@ def _check_tokens(prefix: str) -> None:
         raise SyntaxDataError("is damaged", path=index_path, hint=hint)
     if (size := os.path.getsize(data_path)) != (due := int(ends[-1]) * width):
         raise SyntaxDataError(f"has {size} bytes, but the index says {due}", path=data_path, hint=hint)
+    return "mmap"
 
 
 def make_dictionary(

@@ -7,6 +7,7 @@ source words by piece numbers.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from fairseq.data.data_utils import collate_tokens
 from fairseq.utils import convert_padding_direction
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_syntax.corpus.segmentation import Segmenter, WordSegmenter
@@ -24,17 +26,30 @@ from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.model.task import SEARCHES, SyntaxTask
 from fairseq_syntax.runtime.files import read_lines
 
+logger = logging.getLogger(__name__)
 _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
 
 
-def generation_shard(cfg: Any) -> tuple[int, int]:
+def generation_shard(cfg: Any, given: tuple[int, int]) -> tuple[int, int]:
     """The number of parts into which fairseq-generate divides the data, and the 0-based part of this process.
 
     They are given by ``--num-shards`` and ``--shard-id``, otherwise by ``torchrun``.
+
+    Args:
+        given: those of ``--distributed-world-size`` and ``--distributed-rank``, which apply otherwise
     """
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         return cfg.num_shards, cfg.shard_id
-    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return (processes, int(os.environ.get("RANK", "0"))) if processes > 1 else given
+
+
+def warn_if_pieces_are_scored(cfg: Any, segmenter: Segmenter | None) -> None:
+    """Warn that fairseq-generate prints text but, with its default scorer, the BLEU of the target's pieces."""
+    scorer = OmegaConf.select(cfg._get_root(), "scoring._name") if OmegaConf.is_config(cfg) else None
+    joined = segmenter is None or segmenter.kind == WordSegmenter.kind or cfg.post_process
+    if scorer == "bleu" and not joined:
+        logger.warning("BLEU4 will be that of pieces; --scoring sacrebleu gives that of the text")
 
 
 class Generation:

@@ -46,6 +46,7 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
+    continue_once: Optional[str] = II("checkpoint.continue_once")  # noqa: UP045
     no_save: bool = II("checkpoint.no_save")
     distributed_rank: int = II("distributed_training.distributed_rank")
     num_shards: int = II("dataset.num_shards")

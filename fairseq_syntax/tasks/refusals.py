@@ -28,12 +28,14 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     check_one_shard(cfg)
     # fairseq looks for the default name in --save-dir, and downloads URLs (s3://).
     last = os.path.join(str(cfg.save_dir), "checkpoint_last.pt")
-    restored = str(cfg.restore_file) if is_set(cfg.restore_file) else last
+    option, restored = "--restore-file", str(cfg.restore_file) if is_set(cfg.restore_file) else last
+    if restored == "checkpoint_last.pt" and is_set(cfg.continue_once) and not os.path.exists(last):
+        option, restored = "--continue-once", str(cfg.continue_once)
     if restored not in ("checkpoint_last.pt", last) and "://" not in restored and not os.path.exists(restored):
         raise SyntaxDataError(
             "no such file, and fairseq would train from scratch",
             path=restored,
-            option="--restore-file",
+            option=option,
             hint="its path is not taken from --save-dir; without the option, checkpoint_last.pt there is",
         )
     without_gpu = cfg.cpu or not torch.cuda.is_available()

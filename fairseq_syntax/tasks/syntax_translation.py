@@ -252,9 +252,11 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's; in training :meth:`_training_batches`, in generation the part of this process."""
         if "num_shards" in kwargs and not self._criterion_built:
             # fairseq-generate would translate all sentences in each process of torchrun.
-            from fairseq_syntax.inference.generation import generation_shard
+            from fairseq_syntax.inference.generation import generation_shard, warn_if_pieces_are_scored
 
-            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg)
+            warn_if_pieces_are_scored(self.cfg, self.directory.segmenter("target"))
+            given = kwargs["num_shards"], kwargs.get("shard_id", 0)
+            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg, given)
         elif dataset is self.datasets.get(self.cfg.train_subset):
             if "grouped_shuffling" in kwargs:  # passed in training only
                 return self._training_batches(dataset, *args, epoch=epoch, **kwargs)

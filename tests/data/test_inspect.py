@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import toy_data
 from binarized import conllu, make, sentences
 from data_errors import data_error
 from hypothesis import given
@@ -147,6 +148,30 @@ def test_a_cycle_that_tokens_of_several_words_close_is_drawn_and_counted(tmp_pat
     printed = capsys.readouterr().out
     assert "all 2 sentences are right" in printed and "whose first word counts as a root: 2" in printed
     assert re.search(r"^ *gingzu X dep.*\n *╰─ zum X dep", printed, re.M)
+
+
+@pytest.mark.parametrize("kind", ["raw", "lazy"])
+def test_other_kinds_of_token_datasets_are_right(data, tmp_path, capsys, kind):
+    seg = data.parent / "seg"
+    argv = [
+        "--task",
+        "syntax_translation",
+        "-s",
+        "en",
+        "-t",
+        "de",
+        "--dataset-impl",
+        kind,
+        "--destdir",
+        tmp_path / "bin",
+    ]
+    toy_data.fairseq("preprocess", *argv, "--trainpref", seg / "train", "--validpref", seg / "valid")
+    capsys.readouterr()
+    printed = []
+    for folder in (data, tmp_path / "bin"):
+        assert command(["inspect", str(folder), "--check"]) == 0
+        printed.append(capsys.readouterr().out.replace(str(folder), ""))
+    assert printed[0] == printed[1]
 
 
 def test_another_dataset_is_found_out(data, tmp_path, capsys):

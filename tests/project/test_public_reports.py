@@ -90,9 +90,12 @@ def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_p
     for path in (tmp_path / "none.pt", "checkpoint_best.pt"):
         with data_error(path=path, option="--restore-file"):
             toy_data.train(toy.data, tmp_path / "a", "--restore-file", path, max_epoch=1)
+    with data_error(path=tmp_path / "none.pt", option="--continue-once"):
+        toy_data.train(toy.data, tmp_path / "a", "--continue-once", tmp_path / "none.pt", max_epoch=1)
     last = tmp_path / "a/checkpoint_last.pt"  # as a script has it that is run again until it is done
     toy_data.train(toy.data, tmp_path / "a", "--restore-file", last, max_epoch=1)
     assert last.exists()
+    toy_data.train(toy.data, tmp_path / "a", "--continue-once", tmp_path / "none.pt", max_epoch=2)  # which has begun
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch, tmp_path):
     whole = generated(generate(toy, trained, "--batch-size", 3))
     parts = [generated(generate(toy, trained, "--batch-size", 3, "--num-shards", 2, "--shard-id", i)) for i in (0, 1)]
     assert all(parts) and not set(parts[0]) & set(parts[1]) and parts[0] | parts[1] == whole
+    for rank in (0, 1):
+        more = ["--distributed-world-size", 2, "--distributed-rank", rank]
+        assert generated(generate(toy, trained, "--batch-size", 3, *more)) == parts[rank]
     monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun has it
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
@@ -42,6 +45,15 @@ def test_each_shard_translates_its_part(toy, trained, monkeypatch, tmp_path):
         fairseq("validate", toy.data, "--path", trained, *TASK, "--valid-subset", "valid", "--num-shards", 2)
     with pytest.raises(SyntaxDataError):
         toy_data.train(toy.data, tmp_path, "--num-shards", 2)
+
+
+def test_a_score_of_pieces_is_not_taken_for_one_of_the_text(toy, trained):
+    """What is printed is text, whatever is scored."""
+    for more, warned in (([], True), (["--scoring", "sacrebleu"], False), (["--remove-bpe", "sentencepiece"], False)):
+        with toy_data.logged("fairseq_syntax.inference.generation") as said:
+            printed = generate(toy, trained, *more)
+        assert ("pieces" in said.getvalue()) == warned
+        assert "▁" not in "".join(generated(printed, "D").values())
 
 
 def test_alignments_of_scored_references_are_those_of_words(toy, trained):
