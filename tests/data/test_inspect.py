@@ -153,18 +153,7 @@ def test_a_cycle_that_tokens_of_several_words_close_is_drawn_and_counted(tmp_pat
 @pytest.mark.parametrize("kind", ["raw", "lazy"])
 def test_other_kinds_of_token_datasets_are_right(data, tmp_path, capsys, kind):
     seg = data.parent / "seg"
-    argv = [
-        "--task",
-        "syntax_translation",
-        "-s",
-        "en",
-        "-t",
-        "de",
-        "--dataset-impl",
-        kind,
-        "--destdir",
-        tmp_path / "bin",
-    ]
+    argv = [*f"--task syntax_translation -s en -t de --dataset-impl {kind} --destdir".split(), tmp_path / "bin"]
     toy_data.fairseq("preprocess", *argv, "--trainpref", seg / "train", "--validpref", seg / "valid")
     capsys.readouterr()
     printed = []
