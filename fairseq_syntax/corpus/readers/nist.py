@@ -60,7 +60,7 @@ def evaluation(data: Path, name: str) -> Iterator[Row]:
         references.setdefault(translator, defaultdict(list))[document].append(sentence)
     paths = [source, *[reference] * len(references)]
     for documents in references.values():
-        for document in sorted(map(str, documents.keys() ^ sentences.keys()))[:1]:
-            raise SyntaxDataError(f"document {document} is missing here, or in {source}", path=reference)
+        if missing := sorted(map(str, documents.keys() ^ sentences.keys())):
+            raise SyntaxDataError(f"document {missing[0]} is missing here, or in {source}", path=reference)
     for document, texts in sentences.items():
         yield from aligned([texts, *(documents[document] for documents in references.values())], paths)
