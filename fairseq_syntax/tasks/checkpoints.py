@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fairseq.models import ARCH_MODEL_REGISTRY
+
 from fairseq_syntax.data.directory import DataDirectory, segmentation_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, option_name
+from fairseq_syntax.model.decoder import DECODER_SYSTEMS
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, SystemConfig, option_name
 from fairseq_syntax.runtime.files import fingerprint
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
+
+logger = logging.getLogger(__name__)
 
 SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data there"
 
@@ -105,6 +113,8 @@ class Vocabularies:
 def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
     """Check that a checkpoint has the architecture of a model (its options), and the labels and tags of the data.
 
+    Other values of the systems' own options are reported, since they may be intended.
+
     Raises:
         SyntaxDataError: they differ; ``path`` is the checkpoint's
     """
@@ -135,3 +145,19 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
             path=path,
             hint=f"binarize the data with the labels of the first training (--{side}-labels)",
         )
+    for config in _configs(before) & _configs(now):
+        for f in fields(config):
+            trained, here = (f.default if o.get(f.name) is None else o[f.name] for o in (before, now))
+            if str(trained) != str(here):
+                values = ("its default" if value is None else value for value in (trained, here))
+                logger.warning("%s: %s was %s when it was trained, and is %s now", path, option_name(f.name), *values)
+
+
+def _configs(options: Mapping[str, Any]) -> set[type[SystemConfig]]:
+    """The configurations of the systems of a model with these options."""
+    architecture = ARCH_MODEL_REGISTRY.get(options.get("arch"))
+    found = {architecture.config} if hasattr(architecture, "config") else set()  # an LSTM's one system
+    for option, registered in (("encoder_syntax", ENCODER_SYSTEMS), ("decoder_syntax", DECODER_SYSTEMS)):
+        names = (name.strip() for name in str(options.get(option) or "").split(","))
+        found |= {registered[name].config for name in names if name in registered}
+    return found

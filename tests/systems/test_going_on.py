@@ -155,6 +155,26 @@ def test_the_architecture_stays_that_of_the_first_training(toy):
             task.check_checkpoint(state, Namespace(**trained | {name: value}), "a.pt")
 
 
+@pytest.mark.parametrize(
+    "trained, now, told",
+    [
+        ({"encoder_syntax": "pascal"}, {"encoder_syntax": "pascal", "pascal_heads": 2}, "its default"),
+        ({"encoder_syntax": "pascal", "pascal_heads": 2}, {"encoder_syntax": "gcn, pascal"}, "--pascal-heads was 2"),
+        ({"encoder_syntax": "pascal", "pascal_heads": 2}, {"encoder_syntax": "pascal", "pascal_heads": "2"}, None),
+        ({}, {"encoder_syntax": "pascal", "pascal_heads": 2}, None),  # from a plain model to PASCAL
+        ({"arch": "local_attention_lstm"}, {"arch": "local_attention_lstm", "local_window": 3}, "--local-window was 5"),
+    ],
+)
+def test_other_options_of_a_system_are_reported(toy, caplog, trained, now, told):
+    """They have the same parameters, and fairseq loads them into another function."""
+    from fairseq.tasks import setup_task
+
+    task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
+    task.check_checkpoint({"cfg": {"model": Namespace(**trained)}}, Namespace(**now), "a.pt")
+    (*warnings,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert len(warnings) == (told is not None) and all(told in text for text in warnings)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_that_lacks_parameters_is_named(toy, tmp_path):
     plain, small = tmp_path / "plain", {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
