@@ -71,7 +71,7 @@ class DbsaConfig(SystemConfig):
     dbsa_decoder_head: int = option(0, "attention head, from 0", low=0)
     dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss", low=1e-6, high=1e3)
     dbsa_dim: int | None = option(
-        None, "size of the queries and keys of both heads", "that of the other heads", low=1, high=8192
+        None, "size of the queries and keys of both heads", "that of fairseq's heads", low=1, high=8192
     )
     dbsa_chain: bool = option(
         False,

@@ -81,7 +81,7 @@ class LisaConfig(SystemConfig):
     lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top layer")
     lisa_head: int = option(0, "attention head, from 0", low=0)
     lisa_dim: int | None = option(
-        None, "size of the head's queries and keys", "that of the other heads", low=1, high=8192
+        None, "size of the head's queries and keys", "that of fairseq's heads", low=1, high=8192
     )
     lisa_weight: float = option(1.0, "weight of the parent loss", low=1e-6, high=1e3)
     lisa_gold: bool = option(

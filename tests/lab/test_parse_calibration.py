@@ -197,3 +197,12 @@ def test_flat_distributions_keep_their_mass_at_any_temperature():
         powers = flat.p ** (1 / temperature)
         assert flat.at(temperature).p == pytest.approx(powers / powers.sum())
     assert calibration.fit_temperature(flat) < 0.101
+
+
+def test_without_gold_heads_there_is_no_temperature_to_fit():
+    wrong = iter(("3:det:0.6", "3:root:0.5", "1:obj:0.4"))
+    parsed = re.sub(r"Arcs=\S+", lambda match: f"Arcs={next(wrong)}", PARSED)
+    sample = calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
+    assert not sample.labels.n
+    fitted = calibration.report(sample, 10, (2.0, 1.5))["temperature"]
+    assert (fitted["head"], fitted["label"]) == (2.0, 1.5)

@@ -152,7 +152,9 @@ def calibration_error(confidence: Floats, correct: Bools, bins: int = 10) -> flo
 
 
 def fit_temperature(choices: Choices) -> float:
-    """The temperature with the lowest log loss; the parser's scores are divided by it."""
+    """The temperature with the lowest log loss; the parser's scores are divided by it. 1 if no gold choice was kept."""
+    if not choices.right.any():
+        return 1.0
     # The log loss is convex in 1/T, so a local minimum is the global one.
     optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
     return float(1.0 / optimum.x)
