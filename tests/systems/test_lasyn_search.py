@@ -356,6 +356,26 @@ def test_searches_that_do_not_go_together():
         generator([model(), model(latent_values=4)])
 
 
+@pytest.mark.parametrize(
+    "models, search, told",
+    [
+        ((None, None), "joint", True),
+        ((None, None), "marginal", False),  # the values are summed out
+        ((None,), "joint", False),
+        (("upos", "upos"), "joint", False),
+    ],
+)
+def test_values_of_models_trained_apart_are_not_the_same(caplog, models, search, told):
+    def named(seed, tags):
+        made = model(seed)
+        made.decoder.tags = tags
+        return made
+
+    task = SimpleNamespace(cfg=SimpleNamespace(tag_search=search, print_tags=False))
+    TagSearch(task).generator([named(*m) for m in enumerate(models)], SimpleNamespace(), False)
+    assert bool(caplog.records) == told
+
+
 def test_a_template_goes_with_no_forced_prefix_and_no_length_of_the_source():
     task = SimpleNamespace(cfg=SimpleNamespace(tag_search="template", print_tags=False, tag_templates="tags"))
     with data_error("--prefix-size"):

@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fairseq_syntax.model.task import SyntaxTask, SystemSearch, register_search
 from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 from fairseq_syntax.systems.lasyn.templates import FileTemplates, reference_templates, tag_string
 
+logger = logging.getLogger(__name__)
 REFERENCE = "reference"
 
 
@@ -68,6 +70,8 @@ class TagSearch(SystemSearch):
             if mode == "template" and getattr(args, name, None):
                 hint = f"without {option_name(name)}, or with --tag-search marginal or joint"
                 raise SyntaxDataError(f"{option_name(name)} {what}", hint=hint)
+        if len(models) > 1 and models[0].decoder.tags is None and (mode != "marginal" or cfg.print_tags):
+            logger.warning("unnamed latent values of models that were trained apart have nothing in common but numbers")
         from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not needed in training
 
         templates = self._templates(models[0].decoder) if mode == "template" else None
