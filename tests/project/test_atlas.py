@@ -166,6 +166,26 @@ def test_a_page_of_other_numbers_of_runs(results):
     page.draw_languages(full["languages"])
 
 
+def test_every_row_that_was_planned_for_the_languages_is_on_the_page():
+    languages = {lang: {"order": None} for lang in page.LANGUAGES}
+    rows, seeds = [], {"transformer": 3}
+    for number, (system, controls) in enumerate(page.LANGUAGE_ROWS, start=1):
+        row = {"system": system, "gain": [number, 0.5, 9.0], "controls": {}}
+        seeds[system] = 2
+        for control in controls:
+            row["controls"][control] = {"gain": [0, -1, 1], "syntax": [-number, -9.0, -0.5]}
+            seeds[f"{system}.{control}"] = 1
+        rows.append(row)
+    languages["ja"] |= {"seeds": seeds, "metrics": {"BLEU": {"scores": {"transformer": 8.0}, "rows": rows}}}
+    tables = [page.languages_table(languages).render("text"), page.others_table(languages).render("text")]
+    (of_heads, japanese) = (next(line for line in table.splitlines() if "Japanese" in line) for table in tables)
+    assert "+1.00" in of_heads and "3 (plain), 2 (PSH), 1 (linear, random)" in of_heads
+    for number, (_, controls) in enumerate(page.LANGUAGE_ROWS[1:], start=2):
+        assert f"+{number}.00" in japanese and f"-{number}.00" in japanese
+        assert f"1 ({', '.join(controls)})" in japanese
+    assert page.NOT_RUN in tables[1]
+
+
 def test_correlations_with_word_order():
     def of(crossing: float, gain: float, syntax: float) -> dict:
         row = {"system": "PSH", "gain": [gain, 0, 0], "controls": {"linear": {"syntax": [syntax, 0, 0]}}}
