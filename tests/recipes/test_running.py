@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.report import write_report
+from fairseq_syntax.lab.recipes.report import Results, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.stages import Command, Stage, states
@@ -197,12 +197,15 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
 def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(recipe):
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
+    before = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
     # Translations are kept also where the scores are not asked for.
     assert command(["run", str(recipe), "--set", "kept=kept.jsonl.gz", "--to", "translate", "--keep"]) == 0
     assert Kept.read(recipe.parent / "kept.jsonl.gz").runs.keys() == {str(run) for run in work.plan.runs}
     work.keep(results)
     for output in (work.plan.folder / "outputs").rglob("*.out"):
         output.write_text("a man\n" * 40)
+    before.keep(Results({}, {}))
+    assert len(Kept.read(recipe.parent / "kept.jsonl.gz").runs) == 4, "what was added since it began stays"
     again = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
     again.keep(again.results())
     kept, made = run(recipe, kept="kept.jsonl.gz")

@@ -185,8 +185,21 @@ class Work:
             before = self.kept.scores.get(str(table))
             # A stored report is of the runs that it names, even if more are finished now.
             kept.scores[str(table)] = before if before and before["report"] is report else entry
+        self._add_newer(kept)
         kept.write(self.kept_file)
         return self.kept_file
+
+    def _add_newer(self, kept: Kept) -> None:
+        """Add what another process, or version control, has put into the file since this work began."""
+        newer, plan = Kept.read(self.kept_file), self.plan
+        kept.environments += [one for one in newer.environments if one not in kept.environments]
+        for entries, since, keys in (
+            (kept.runs, newer.runs, {str(run): plan.key(run) for run in plan.runs}),
+            (kept.scores, newer.scores, {str(table): plan.score_key(table) for table in plan.tables()}),
+        ):
+            for name, entry in since.items():
+                if entry["key"] == keys.get(name):
+                    entries.setdefault(name, entry)
 
 
 def number_in(path: Path, key: str) -> float:
