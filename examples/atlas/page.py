@@ -51,6 +51,7 @@ PARSES = {
     "random": "*random*",
 }
 NOT_RUN = "not run"
+SEEDS = 3  # of all rows on Multi30k, unless a table says otherwise
 
 Figures = Sequence[float]  # value, low, high, and of some the smallest that would be found
 
@@ -98,7 +99,7 @@ def controls_table(tests: Mapping[str, Any]) -> Table:
         rows.append([SYSTEMS[system], "the parse", *(interval(row.get("gain")) for row in of_tests)])
         for control in controls:
             twins = [twin_of(row, control) for row in of_tests]
-            rows.append(["", f"*{control}*", *(interval(twin.get("gain")) for twin in twins)])
+            rows.append(["", f"*{control}*{fewer(*twins)}", *(interval(twin.get("gain")) for twin in twins)])
             rows.append(["", f"the parse − *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
     years = [name.replace("test_", "test of ") for name in tests]
     notes = ["95 % intervals over sentences and seeds, three seeds; bold: significant"]
@@ -132,22 +133,34 @@ def gains_sentence(tests: Mapping[str, Any]) -> str:
     )
 
 
-def syntax_sentence(tests: Mapping[str, Any], system: str = "PSH") -> str:
-    """What of a system's gain its controls keep on Multi30k."""
-    rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
-    parts = []
-    for control in ("linear", "random"):
-        twins = [row["controls"][control] for row in rows if control in row["controls"]]
-        kept = [twin["kept"][0] for twin in twins if twin["kept"]]
-        significant = [is_significant(twin["syntax"]) for twin in twins]
-        how = (
-            "significant" if all(significant) else "significant on one test" if any(significant) else "not significant"
-        )
-        parts.append(
-            f"{low_to_high([100 * share for share in kept], '{:.0f}')} % with *{control}* trees (the difference "
-            f"from the parse is {how})"
-        )
-    return f"Supervised heads ({SYSTEMS[system]}) keep a part of their gain without the parse: {listed(parts)}."
+def syntax_sentence(tests: Mapping[str, Any]) -> str:
+    """What of the gains on Multi30k is kept with controls."""
+    systems = {}
+    for system, controls in MULTI30K_CONTROLS.items():
+        rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
+        if kept := [text for control in controls if (text := kept_with(control, rows))]:
+            systems[SYSTEMS[system]] = listed(kept)
+    if not systems:
+        return "What of these gains is due to syntax has not been measured yet."
+    parts = (f"{system} keeps of its gain {kept}" for system, kept in systems.items())
+    return f"Trained and tested on control parses, {'; '.join(parts)}."
+
+
+def kept_with(control: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a system keeps of its gains on the tests with a control; empty without such gains or such runs."""
+    twins = [twin_of(row, control) for row in rows]
+    if not twins or not all(twin.get("kept") for twin in twins):
+        return ""
+    significant = [is_significant(twin["syntax"]) for twin in twins]
+    how = "significantly less" if all(significant) else "significantly less on one test" if any(significant) else ""
+    share = f"{low_to_high([100 * twin['kept'][0] for twin in twins], '{:.0f}')} %"
+    return f"{share} with *{control}* trees ({how or 'not significantly less'}{fewer(*twins)})"
+
+
+def fewer(*twins: Mapping[str, Any]) -> str:
+    """``, 2 seeds`` where a control has fewer seeds than the systems."""
+    seeds = min((twin["seeds"] for twin in twins if twin), default=SEEDS)
+    return f", {seeds_of(seeds)}" if seeds < SEEDS else ""
 
 
 # -- the amount of data ------------------------------------------------------------------------------------------------

@@ -146,6 +146,26 @@ def test_figures_of_the_sentences_are_those_of_the_results(results):
     assert [float(one) for one in stated] == pytest.approx([min(gains), max(gains)], abs=0.05)
 
 
+def test_what_controls_keep_is_said_of_every_system_that_gains(results):
+    def of(kept, syntax, seeds):
+        return {"gain": [1, 0, 2], "kept": kept and [kept, 0, 1], "syntax": syntax, "seeds": seeds}
+
+    one = [
+        {"system": "PSH", "gain": [2, 1, 3], "controls": {"linear": of(0.5, [1.0, 0.5, 1.5], 3)}},
+        {"system": "sennrich_haddow", "gain": [2, 1, 3], "controls": {"relabelled": of(0.75, [0.5, -0.5, 1.5], 2)}},
+        {"system": "PASCAL", "gain": [2, -1, 3], "controls": {"linear": of(None, [0.5, -0.5, 1.5], 3)}},
+    ]
+    other = copy.deepcopy(one)
+    other[0]["controls"]["linear"] = of(0.25, [1.5, -0.1, 2.0], 3)
+    tests = {"test_2016": {"BLEU": one}, "test_2017": {"BLEU": other}}
+    text = page.syntax_sentence(tests)
+    assert "PSH keeps of its gain 25 to 50 % with *linear* trees (significantly less on one test)" in text
+    assert "S&H keeps of its gain 75 % with *relabelled* trees (not significantly less, 2 seeds)" in text
+    assert "PASCAL" not in text
+    table = page.controls_table(tests).render("text")
+    assert "*relabelled*, 2 seeds" in table and table.count("2 seeds") == 1
+
+
 def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with all rows of a language."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
