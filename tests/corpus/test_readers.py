@@ -667,3 +667,19 @@ def test_further_references_belong_to_a_test_set_of_files(tmp_path, capsys):
     for wrong in ("x=2", "t=two", "table=2"):
         assert main([*command, *tests, wrong]) == 1 and wrong.partition("=")[0] in capsys.readouterr().err
     assert main([*command, *tests, "t=2"]) == 0 and (output / "t.de.1").read_text() == "a\n"
+
+
+def test_a_corpus_is_not_overwritten_by_a_part_of_it(tmp_path, capsys):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    names = [f"{name}.{lang}" for name in ("train", "val", "newstest") for lang in ("en", "de")]
+    for name in names:
+        write(folder / name, "a\nb\n")
+    train, valid, test = (str(folder / name) for name in ("train", "val", "newstest"))
+    files = ["--train", train, "--valid", valid, "--test", test]
+    reader = ["--reader", "multi30k", "--data", str(folder), "--option", "tests=newstest"]
+    for of in (files, reader):
+        command = ["corpus", "-s", "en", "-t", "de", *of, "--subset", "1", "--first", "1", "--output"]
+        assert main([*command, str(folder)]) == 1 and "would overwrite" in capsys.readouterr().err
+        assert all((folder / name).read_text() == "a\nb\n" for name in names)
+        assert [main([*command, str(tmp_path / "text")]) for _ in range(2)] == [0, 0]
