@@ -14,6 +14,7 @@ from typing import Any
 
 from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PAIRS, SEED, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
+from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import say
 
@@ -57,6 +58,7 @@ def main(args: Namespace) -> None:
     if (args.reader is None) == (args.train is None) or (args.reader is None) != (args.data is None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
+        refuse(args, ["valid"], "the reader brings the validation data", "give an --option of it, or --train")
         # The reader alone knows which it reads, so all in the folder count; below it may be earlier outputs.
         inputs = [path for path in Path(args.data).glob("*") if path.is_file()]
         # parsed as YAML, like the reader's options in a recipe: 2017 is a number, [a, b] a list
@@ -64,6 +66,7 @@ def main(args: Namespace) -> None:
         splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
+        refuse(args, ("download", "option"), "only applies with --reader")
         if args.valid is None:
             raise SyntaxDataError("is required with --train", option="--valid")
         named = {"train": args.train, "valid": args.valid, **tests}

@@ -683,3 +683,15 @@ def test_a_corpus_is_not_overwritten_by_a_part_of_it(tmp_path, capsys):
         assert main([*command, str(folder)]) == 1 and "would overwrite" in capsys.readouterr().err
         assert all((folder / name).read_text() == "a\nb\n" for name in names)
         assert [main([*command, str(tmp_path / "text")]) for _ in range(2)] == [0, 0]
+
+
+def test_options_that_a_corpus_of_files_or_of_a_reader_does_not_have(tmp_path, capsys):
+    for name in ("train.en", "train.de"):
+        write(tmp_path / name, "a\n")
+    prefix, output = str(tmp_path / "train"), tmp_path / "text"
+    files = ["--train", prefix, "--valid", prefix]
+    reader = ["--reader", "multi30k", "--data", str(tmp_path)]
+    for of in ([*files, "--download"], [*files, "--option", "tests=a"], [*reader, "--valid", prefix]):
+        option = next(word for word in reversed(of) if word.startswith("--"))
+        assert main(["corpus", "-s", "en", "-t", "de", *of, "--output", str(output)]) == 1
+        assert f"{option}: " in capsys.readouterr().err and not output.exists()
