@@ -61,6 +61,19 @@ def test_both_layouts_tokenize_split_and_parse(folder, tmp_path, layout):
         assert sum(head == word for word, head in enumerate(first.heads)) == len(first.sentences)
 
 
+def test_a_language_may_be_named_by_its_alias(folder, tmp_path):
+    where = resources(folder, tmp_path)
+    index = json.loads((where / "resources.json").read_text())
+    (where / "resources.json").write_text(json.dumps(index | {"x": {"alias": "xx"}}))
+    options = [ParserOptions(lang=lang, model_dir=str(where)) for lang in ("xx", "x")]
+    parses = [load_parser(one).parse(LINES) for one in options]
+    before = fingerprint(options[1])
+    assert parses[0] == parses[1] and fingerprint(options[0]) == before
+    with open(where / "xx" / "pos" / "toy.pt", "ab") as file:
+        file.write(b"x")
+    assert fingerprint(options[1]) != before
+
+
 def test_the_tokenizer_is_an_option_and_the_models_are_part_of_a_jobs_identity(folder, tmp_path):
     text = tmp_path / "text"
     text.write_text("".join(f"{line}\n" for line in LINES))

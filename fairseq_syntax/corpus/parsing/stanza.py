@@ -31,7 +31,7 @@ from stanza.models.depparse.trainer import unpack_batch
 from fairseq_syntax.corpus.parsed_line import cycle_through
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
-from fairseq_syntax.corpus.parsing.stanza_models import model_folder, resources
+from fairseq_syntax.corpus.parsing.stanza_models import language, model_folder, resources
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
@@ -60,7 +60,8 @@ def fingerprint(options: ParserOptions) -> str:
     """A digest of the model files and Stanza's version, independent of the location of the files."""
     folder = model_folder(options.lang, options.model_dir)
     if folder is None:
-        files = sorted((resources(options.model_dir) / options.lang).rglob("*.pt"))
+        lang = language(options.lang, options.model_dir)
+        files = sorted((resources(options.model_dir) / lang).rglob("*.pt"))
     else:
         names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
         files = [folder / name for name in names if (folder / name).exists()]
@@ -78,7 +79,7 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
         if folder is None:
             # Not every language has multi-word tokens, and some lemmatizers have no file.
             index = json.loads((resources(options.model_dir) / "resources.json").read_text(encoding="utf-8"))
-            packages = index[options.lang]["packages"]["default"]
+            packages = index[language(options.lang, options.model_dir)]["packages"]["default"]
             available = [processor for processor in processors if processor in packages]
             return stanza.Pipeline(dir=str(resources(options.model_dir)), processors=",".join(available), **common)
         available = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
