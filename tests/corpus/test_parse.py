@@ -366,6 +366,15 @@ def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(tex
         merge(job(text, options=first))
 
 
+def test_the_models_in_a_linked_folder_count(text, without_fingerprint):
+    part = Path(without_fingerprint("first", "part/model.pt").model_dir)
+    whole = without_fingerprint("first", "whole/model.pt")
+    Path(whole.model_dir, "part").symlink_to(part)
+    before = job(text, options=whole).step.made_from
+    without_fingerprint("other", "part/model.pt")
+    assert job(text, options=whole).step.made_from != before
+
+
 def test_an_output_among_the_models_is_refused(text, without_fingerprint):
     options = without_fingerprint("first", "a/model.pt")
     inside = Path(options.model_dir) / "out.conllu"

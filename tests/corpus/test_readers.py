@@ -221,6 +221,13 @@ def splits(name, folder, langs, **options) -> dict[str, list]:
     return {split: list(rows) for split, rows in read_corpus(name, folder, *langs, options=options)}
 
 
+def test_a_corpus_may_be_in_a_linked_folder(tmp_path):
+    write(tmp_path / "elsewhere" / "train.en", "a\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "of_the_group").symlink_to(tmp_path / "elsewhere")
+    assert downloads.find(tmp_path / "data", "train.en").read_text() == "a\n"
+
+
 def test_multi30k(tmp_path):
     for split, count, ending in (("train", 9, ".gz"), ("val", 3, ""), ("test_2016_flickr", 4, "")):
         for lang, side in (("en", ENGLISH), ("de", GERMAN)):

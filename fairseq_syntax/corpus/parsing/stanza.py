@@ -35,7 +35,7 @@ from fairseq_syntax.corpus.parsing.stanza_models import language, model_folder, 
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.files import file_sha256, files_below
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
 _EXTRAS = {
@@ -61,7 +61,7 @@ def fingerprint(options: ParserOptions) -> str:
     folder = model_folder(options.lang, options.model_dir)
     if folder is None:
         lang = language(options.lang, options.model_dir)
-        files = sorted((resources(options.model_dir) / lang).rglob("*.pt"))
+        files = sorted(files_below(resources(options.model_dir) / lang, "*.pt"))
     else:
         names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
         files = [folder / name for name in names if (folder / name).exists()]
