@@ -388,6 +388,6 @@ def _data_error(path: StrPath, error: OSError) -> SyntaxDataError:
 
 def write_json(path: StrPath, value: Any) -> None:
     """Write a JSON file atomically."""
-    with atomic_open(path) as file:
-        json.dump(value, file, ensure_ascii=False, indent=1)
-        file.write("\n")
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    with atomic_open_binary(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))  # JSON's escapes for file names that are not UTF-8

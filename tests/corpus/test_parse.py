@@ -591,6 +591,19 @@ def test_the_input_is_not_overwritten(text, parser):
     assert text.read_bytes() == before
 
 
+def test_names_of_files_need_not_be_utf8(text, capfdbinary):
+    source, output = (os.fsdecode(os.fsencode(text.parent) + name) for name in (b"/in\xff", b"/out\xff.conllu"))
+    text.rename(source)
+    times = set()
+    for _ in range(2):
+        assert parse("--parser", "chain_parser", "--input", source, "--output", output) == 0
+        assert b"/out\xff.conllu: " in capfdbinary.readouterr().out
+        times.add(os.stat(output).st_mtime_ns)
+    assert len(times) == 1, "the second run found the record of the first"
+    pieces = text.parent / "pieces"
+    assert main(["segment", "--lang", "en", "--input", output, "--output", str(pieces), "--train", "words"]) == 0
+
+
 def test_what_is_named_gz_is_compressed(text):
     """And read again as such, by the same command too, which finds it finished."""
     plain, packed = text.with_name("out.conllu"), text.with_name("out.conllu.gz")
