@@ -261,6 +261,10 @@ def test_iwslt(tmp_path):
         ("tst2011", 5),
     ]
     assert found["tst2010"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+    sets = {"valid": ["dev2010"], "tests": ["tst2010"]}
+    assert splits("iwslt", tmp_path, ("en", "de"), year=2014, **sets).keys() == {"train", "valid", "tst2010"}
+    with data_error("IWSLT17*.dev2010.en-de.en.xml"):  # and not the sets of 2014
+        splits("iwslt", tmp_path, ("en", "de"), year=2017, **sets)
 
 
 @pytest.mark.parametrize(
