@@ -158,6 +158,17 @@ def test_spacy_cuts_japanese_and_chinese_into_words(lang, words):
     assert len(tokens) == words and "".join(token.form for token in tokens) == text
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_spacy_cuts_lines_that_are_too_long_for_it_in_parts(split):
+    for module in ("spacy", "sudachipy"):
+        pytest.importorskip(module)
+    text, more = "私は東京に行きます。", "京" * 30_000
+    (short,), long, other = SpacyTokenizer("ja", split_sentences=split).tokenize([text, 2000 * text, more])
+    assert [token.form for sentence in long for token in sentence] == 2000 * [token.form for token in short]
+    assert len(long) == (2000 if split else 1)
+    assert "".join(token.form for sentence in other for token in sentence) == more
+
+
 @pytest.mark.parametrize("text, told", [("A man , a dog .\n", True), ("A man, a dog.\n", False), ("a man\n", False)])
 def test_a_text_that_looks_tokenized_is_told_of(tmp_path, caplog, text, told):
     path = write(tmp_path / "text", 20 * text)
