@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,6 +121,15 @@ def test_control_characters_are_no_white_space(folder, line):
     (parsed,) = load_parser(ParserOptions(lang="xx", model_dir=str(folder))).parse([line])
     assert text_of(parsed) == " ".join(line.split())
     assert set("".join(parsed.words)) - {" "} == set(line) - {" ", "\x85"}
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_empty_line_within_a_text_is_a_space(folder, split):
+    parser = load_parser(ParserOptions(lang="xx", model_dir=str(folder), split_sentences=split))
+    for text in ("the man sees a dog\n\nthe girl likes a boat .", "\n\n. the man sees a dog."):
+        ((alone,), (_, among, _)) = (parser.parse(lines) for lines in ([text], ["the dog", text, "a man"]))
+        (spaced,) = parser.parse([text.replace("\n", " ")])
+        assert alone == replace(among, line_number=0) == spaced
 
 
 def test_white_space_within_a_token(folder):

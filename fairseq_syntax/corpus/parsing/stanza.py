@@ -109,7 +109,8 @@ class StanzaTokenizer(Tokenizer):
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index]) for index in filled]
+        # To Stanza, an empty line ends a paragraph, and it puts one between the texts of a batch.
+        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index].replace("\n", " ")) for index in filled]
         documents = self.pipeline.bulk_process(shown) if filled else []
         result: list[TokenizedLine] = [[] for _ in lines]
         for index, document in zip(filled, documents, strict=True):
