@@ -9,10 +9,12 @@ folder with its files.
 """
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PAIRS, SEED, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
+from fairseq_syntax.cli.options import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import say
 
@@ -56,11 +58,15 @@ def main(args: Namespace) -> None:
     if (args.reader is None) == (args.train is None) or (args.reader is None) != (args.data is None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
+        refuse(args, ["valid"], "the reader brings the validation data", "give an --option of it, or --train")
+        # The reader alone knows which it reads, so all in the folder count; below it may be earlier outputs.
+        inputs = [path for path in Path(args.data).glob("*") if path.is_file()]
         # parsed as YAML, like the reader's options in a recipe: 2017 is a number, [a, b] a list
         options: dict[str, Any] = {name: yaml.safe_load(text) for name, text in args.option}
         splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
+        refuse(args, ("download", "option"), "only applies with --reader")
         if args.valid is None:
             raise SyntaxDataError("is required with --train", option="--valid")
         named = {"train": args.train, "valid": args.valid, **tests}
@@ -70,8 +76,9 @@ def main(args: Namespace) -> None:
                 raise SyntaxDataError(message, option="--references", hint="NAME=N, with a NAME of --test")
         references = {name: int(number) for name, number in args.references}
         files = {name: split_files(texts, langs, references.get(name, 1)) for name, texts in named.items()}
+        inputs = [path for of in files.values() for path in of]
         splits = (Split(name, read_split(of)) for name, of in files.items())
     limits = {"pairs": args.subset, "seed": args.seed, "first": args.first}
     taken = gathered(splits, langs, tests=names, **limits, programs=dict(args.words))
-    for split in write_corpus(taken, args.output, *langs):
+    for split in write_corpus(taken, args.output, *langs, inputs=inputs):
         say(f"{split.paths[0]}, {split.paths[1].suffix}: {split.sentences} pairs")

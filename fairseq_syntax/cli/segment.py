@@ -66,10 +66,10 @@ def main(args: Namespace) -> None:
         refuse(args, ["seed"], "no lines are drawn without --train-lines")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
-    check_outputs(chain.from_iterable(outputs), args.input)
+    texts = (args.train_on or args.input[:1]) if args.train else []
+    check_outputs(chain.from_iterable(outputs), [*args.input, *texts])
     make_folder(outdir)
 
-    texts = (args.train_on or args.input[:1]) if args.train else []
     training = args.train and {
         "kind": args.train,
         "files": texts,

@@ -124,12 +124,12 @@ def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def with_spaces(block: str, line: ParsedLine) -> str:
-    """The CoNLL-U rows of a text line with the spacing (``SpaceAfter=No``) of ``line``, otherwise unchanged."""
+    """The CoNLL-U rows of a text line with the spacing of ``line``, between and within tokens, otherwise unchanged."""
     rows = block.split("\n")
     for token, (number, columns) in zip(line.tokens, surface_rows(rows), strict=True):
         misc = [value for value in columns[-1].split("|") if value not in ("_", "SpaceAfter=No")]
         misc += [] if token.space_after else ["SpaceAfter=No"]
-        rows[number] = "\t".join([*columns[:-1], "|".join(misc) or "_"])
+        rows[number] = "\t".join([columns[0], token.form, *columns[2:-1], "|".join(misc) or "_"])
     return "\n".join(rows)
 
 

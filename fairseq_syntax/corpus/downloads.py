@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, file_digest, make_folder
+from fairseq_syntax.runtime.files import as_data_error, file_digest, files_below, make_folder
 from fairseq_syntax.runtime.locks import locked
 
 _AGAIN = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
@@ -189,11 +189,11 @@ def find(folder: Path, *names: str, hint: str | None = None) -> Path:
         SyntaxDataError: there is no such file, or several for the first name that matches any
     """
     for name in names:
-        matching = {p for end in ("", ".gz") for p in folder.rglob(name + end) if p.is_file()}
-        if len(matching) == 1:
-            return matching.pop()
-        if matching:
-            shown = ", ".join(sorted(str(path.relative_to(folder)) for path in matching)[:4])
+        found = [path for end in ("", ".gz") for path in files_below(folder, name + end)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = ", ".join(sorted(str(path.relative_to(folder)) for path in found)[:4])
             message = f"several files are called {name}: {shown}"
             raise SyntaxDataError(message, path=folder, hint="leave one of them there")
     hint = hint or "give its folder, or download: true (--download)"

@@ -201,8 +201,10 @@ def _double_part(doubling: Doubling, parts: tuple[TextPart, ...]) -> Made:
                 raise SyntaxDataError(f"the text contains {tag}", path=texts.path, line=number, hint=hint)
         rows += [f"{translate} {text} {translate}", target]
         if line is not None and line.words:
+            known = any(token.pieces for token in line.tokens)  # then it is checked that the parse is of this text
             with errors_in(parses[0].path):
-                symbols = piece_symbols(line, pieces) if doubling.words else None
+                of_words = piece_symbols(line, pieces) if doubling.words or known else None
+            symbols = of_words if doubling.words else None
             rows += [f"{parse} {text} {parse}", " ".join(linearize(line, doubling.form, symbols))]
             crossing += not is_projective(line)
     return {"crossing": crossing}, "\n".join([*rows, ""]).encode()

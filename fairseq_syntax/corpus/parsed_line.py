@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from fairseq_syntax.corpus.words import Span, unspaced
+from fairseq_syntax.corpus.words import Span, single_spaced, unspaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 
 
@@ -85,8 +85,8 @@ class ParsedLine:
             sentences=[(0, n)] if n else [],
         )
         if text is not None:
-            take_spaces(line, text)  # which does not look at spaces within words
-            if not all(words) or text_of(line).split() != text.split():
+            take_spaces(line, text)
+            if not all(words) or line.words != list(words):  # the spaces within words are the caller's
                 raise SyntaxDataError(f"the words have other spaces than the text {quoted(text)}")
         return check_parse(line)
 
@@ -237,7 +237,7 @@ def is_parse_of(line: ParsedLine, text: str) -> bool:
 def take_spaces(line: ParsedLine, *texts: str) -> int:
     """Copy the spacing of the text that a parse belongs to into the parse; returns the index of that text.
 
-    Not all parsers write ``SpaceAfter=No``.
+    Not all parsers write ``SpaceAfter=No``, and some leave out the spaces within a word, as in French ``10 000``.
 
     Raises:
         SyntaxDataError: it is the parse of none of them, white space aside
@@ -248,10 +248,16 @@ def take_spaces(line: ParsedLine, *texts: str) -> int:
         raise SyntaxDataError(message, line=line.file_line or None, hint=why_other(line, *texts))
     text, at = texts[which], 0
     for token in line.tokens:
+        start = at
         for _ in unspaced(token.form):
             while text[at].isspace():
                 at += 1
             at += 1
+        form, token_text = token.form, single_spaced(text[start:at])
+        if single_spaced(form) != token_text:
+            token.form = token_text
+            if token.first == token.last and line.words[token.first] == form:
+                line.words[token.first] = token_text
         token.space_after = at == len(text) or text[at].isspace()
     return which
 

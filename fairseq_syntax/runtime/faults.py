@@ -76,11 +76,14 @@ def discard_output() -> None:
 
 
 def write_utf8() -> None:
-    """Set stdout and stderr to UTF-8 in any locale, since an encoding error would come after the work."""
-    for stream in (sys.stdout, sys.stderr):
+    """Set stdout and stderr to UTF-8 in any locale, since an encoding error would come after the work.
+
+    The names of files may contain any bytes: stdout gets them as they are, stderr gets escapes.
+    """
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
-            reconfigure(encoding="utf-8")
+        if reconfigure is not None:
+            reconfigure(encoding="utf-8", errors=errors)
 
 
 def end_on_full_disk() -> None:

@@ -155,6 +155,25 @@ def check_rereadable(why: str, *paths: StrPath | None) -> None:
             raise SyntaxDataError(f"must be a regular file: {why}", path=path, hint="write it to a file first")
 
 
+def files_below(folder: StrPath, name: str = "*") -> Iterator[Path]:
+    """The files in and below a folder, in no particular order, also in linked folders; each folder once.
+
+    Args:
+        name: a pattern of ``glob``, with parent folders before ``/``
+    """
+    seen: set[str] = set()
+    waiting = [os.fspath(folder)]
+    for top in waiting:  # linked folders last, so that one that is also here itself has its own name
+        for path, folders, names in os.walk(top):
+            if (place := os.path.realpath(path)) in seen:
+                folders.clear()
+                continue
+            seen.add(place)
+            folders.sort()  # the same links first on every machine
+            waiting += [link for each in folders if os.path.islink(link := os.path.join(path, each))]
+            yield from (file for file in (Path(path, each) for each in names) if file.match(name) and file.is_file())
+
+
 # ------------------------------------------------------------------------------------------------------- writing
 
 
@@ -369,6 +388,6 @@ def _data_error(path: StrPath, error: OSError) -> SyntaxDataError:
 
 def write_json(path: StrPath, value: Any) -> None:
     """Write a JSON file atomically."""
-    with atomic_open(path) as file:
-        json.dump(value, file, ensure_ascii=False, indent=1)
-        file.write("\n")
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    with atomic_open_binary(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))  # JSON's escapes for file names that are not UTF-8

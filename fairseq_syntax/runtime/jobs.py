@@ -100,7 +100,8 @@ class Step:
             replace: whether existing outputs that this step did not make may be replaced
             stopped: as in :func:`.locks.locked`
         """
-        make_folder(self.outputs[0].parent)
+        for output in self.outputs:
+            make_folder(output.parent)
         with locked(self.outputs[0], stopped):
             record = self.record()
             if record is None and not replace:

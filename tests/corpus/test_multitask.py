@@ -165,6 +165,15 @@ def test_words_in_brackets(tmp_path):
     assert "(root w0 )root" in (tmp_path / "out" / "train.de").read_text().splitlines()
 
 
+@pytest.mark.parametrize("options", [(), ("--words",), ("--form", "relations")])
+def test_a_parse_of_another_text_is_refused(tmp_path, options):
+    prefix, texts = corpus(tmp_path)
+    with open(f"{prefix}.en", "w") as file:
+        file.writelines(text + "\n" for text in [*texts[:5], texts[5] + " w2", *texts[6:]])
+    with data_error("2 pieces, the text of this line 3", path="train.en.conllu"):
+        multitask(tmp_path, "--train", str(prefix), *options)
+
+
 def test_nothing_is_written_through_a_link_onto_the_input(tmp_path):
     prefix, texts = corpus(tmp_path)
     (tmp_path / "out").mkdir()

@@ -10,7 +10,8 @@ import pytest
 import toy_data
 from data_errors import data_error
 
-from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.corpus.filters import Limits, filter_files
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
 from fairseq_syntax.corpus.parsing.jobs import Job, parse_corpus
@@ -40,6 +41,20 @@ def test_a_parse_that_knows_of_no_spaces_has_those_of_its_text(tmp_path):
     pass_on(parse, tmp_path / "out.conllu", text=text)
     found = [[token.space_after for token in line.tokens] for line in read_conllu(tmp_path / "out.conllu")]
     assert found == [[True, False, False, True], [False, True, False, True]]
+
+
+def test_spaces_within_words_are_those_of_the_text_too(tmp_path):
+    text = write(tmp_path / "text", "10 000 du coup\nà peine dujour\n")
+    first = "1\t10000\t_\tX\t_\t_\t0\troot\t_\tA=b\n2-3\tducoup\t" + "\t".join("_" * 8) + "\n"
+    first += "2\tde\t_\tX\t_\t_\t1\tdep\t_\t_\n3\tle coup\t_\tX\t_\t_\t1\tdep\t_\t_\n"
+    parse = write(tmp_path / "in.conllu", first + "\n" + rows("àpeine", "du jour") + "\n")
+    pass_on(parse, tmp_path / "out.conllu", text=text)
+    kept = (str(tmp_path / "kept"), str(tmp_path / "kept.conllu"))
+    filter_files([str(text)], kept[:1], Limits(), conllu=(str(parse), kept[1]))
+    for path in (tmp_path / "out.conllu", kept[1]):
+        lines = list(read_conllu(path))
+        assert [text_of(line) for line in lines] == text.read_text(encoding="utf-8").splitlines()
+        assert [line.words for line in lines] == [["10 000", "de", "le coup"], ["à peine", "dujour"]]
 
 
 @pytest.mark.parametrize("title, told", [("", 1), ('# parsed_with = {"tokenizer": "whitespace"}\n', 0)])
@@ -156,6 +171,17 @@ def test_spacy_cuts_japanese_and_chinese_into_words(lang, words):
     text = {"ja": "私は東京に行きます。", "zh": "他在北京大学学习。"}[lang]
     ((tokens,),) = SpacyTokenizer(lang).tokenize([text])
     assert len(tokens) == words and "".join(token.form for token in tokens) == text
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_spacy_cuts_lines_that_are_too_long_for_it_in_parts(split):
+    for module in ("spacy", "sudachipy"):
+        pytest.importorskip(module)
+    text, more = "私は東京に行きます。", "京" * 30_000
+    (short,), long, other = SpacyTokenizer("ja", split_sentences=split).tokenize([text, 2000 * text, more])
+    assert [token.form for sentence in long for token in sentence] == 2000 * [token.form for token in short]
+    assert len(long) == (2000 if split else 1)
+    assert "".join(token.form for sentence in other for token in sentence) == more
 
 
 @pytest.mark.parametrize("text, told", [("A man , a dog .\n", True), ("A man, a dog.\n", False), ("a man\n", False)])

@@ -366,6 +366,15 @@ def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(tex
         merge(job(text, options=first))
 
 
+def test_the_models_in_a_linked_folder_count(text, without_fingerprint):
+    part = Path(without_fingerprint("first", "part/model.pt").model_dir)
+    whole = without_fingerprint("first", "whole/model.pt")
+    Path(whole.model_dir, "part").symlink_to(part)
+    before = job(text, options=whole).step.made_from
+    without_fingerprint("other", "part/model.pt")
+    assert job(text, options=whole).step.made_from != before
+
+
 def test_an_output_among_the_models_is_refused(text, without_fingerprint):
     options = without_fingerprint("first", "a/model.pt")
     inside = Path(options.model_dir) / "out.conllu"
@@ -580,6 +589,19 @@ def test_the_input_is_not_overwritten(text, parser):
     for output in (text, link, text.parent / "." / text.name):
         refused(["parse", "--input", text, "--output", output, "--parser", parser, "--overwrite"], path=text)
     assert text.read_bytes() == before
+
+
+def test_names_of_files_need_not_be_utf8(text, capfdbinary):
+    source, output = (os.fsdecode(os.fsencode(text.parent) + name) for name in (b"/in\xff", b"/out\xff.conllu"))
+    text.rename(source)
+    times = set()
+    for _ in range(2):
+        assert parse("--parser", "chain_parser", "--input", source, "--output", output) == 0
+        assert b"/out\xff.conllu: " in capfdbinary.readouterr().out
+        times.add(os.stat(output).st_mtime_ns)
+    assert len(times) == 1, "the second run found the record of the first"
+    pieces = text.parent / "pieces"
+    assert main(["segment", "--lang", "en", "--input", output, "--output", str(pieces), "--train", "words"]) == 0
 
 
 def test_what_is_named_gz_is_compressed(text):

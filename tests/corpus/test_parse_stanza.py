@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +62,19 @@ def test_both_layouts_tokenize_split_and_parse(folder, tmp_path, layout):
         assert sum(head == word for word, head in enumerate(first.heads)) == len(first.sentences)
 
 
+def test_a_language_may_be_named_by_its_alias(folder, tmp_path):
+    where = resources(folder, tmp_path)
+    index = json.loads((where / "resources.json").read_text())
+    (where / "resources.json").write_text(json.dumps(index | {"x": {"alias": "xx"}}))
+    options = [ParserOptions(lang=lang, model_dir=str(where)) for lang in ("xx", "x")]
+    parses = [load_parser(one).parse(LINES) for one in options]
+    before = fingerprint(options[1])
+    assert parses[0] == parses[1] and fingerprint(options[0]) == before
+    with open(where / "xx" / "pos" / "toy.pt", "ab") as file:
+        file.write(b"x")
+    assert fingerprint(options[1]) != before
+
+
 def test_the_tokenizer_is_an_option_and_the_models_are_part_of_a_jobs_identity(folder, tmp_path):
     text = tmp_path / "text"
     text.write_text("".join(f"{line}\n" for line in LINES))
@@ -107,6 +121,15 @@ def test_control_characters_are_no_white_space(folder, line):
     (parsed,) = load_parser(ParserOptions(lang="xx", model_dir=str(folder))).parse([line])
     assert text_of(parsed) == " ".join(line.split())
     assert set("".join(parsed.words)) - {" "} == set(line) - {" ", "\x85"}
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_empty_line_within_a_text_is_a_space(folder, split):
+    parser = load_parser(ParserOptions(lang="xx", model_dir=str(folder), split_sentences=split))
+    for text in ("the man sees a dog\n\nthe girl likes a boat .", "\n\n. the man sees a dog."):
+        ((alone,), (_, among, _)) = (parser.parse(lines) for lines in ([text], ["the dog", text, "a man"]))
+        (spaced,) = parser.parse([text.replace("\n", " ")])
+        assert alone == replace(among, line_number=0) == spaced
 
 
 def test_white_space_within_a_token(folder):

@@ -221,6 +221,13 @@ def splits(name, folder, langs, **options) -> dict[str, list]:
     return {split: list(rows) for split, rows in read_corpus(name, folder, *langs, options=options)}
 
 
+def test_a_corpus_may_be_in_a_linked_folder(tmp_path):
+    write(tmp_path / "elsewhere" / "train.en", "a\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "of_the_group").symlink_to(tmp_path / "elsewhere")
+    assert downloads.find(tmp_path / "data", "train.en").read_text() == "a\n"
+
+
 def test_multi30k(tmp_path):
     for split, count, ending in (("train", 9, ".gz"), ("val", 3, ""), ("test_2016_flickr", 4, "")):
         for lang, side in (("en", ENGLISH), ("de", GERMAN)):
@@ -254,6 +261,10 @@ def test_iwslt(tmp_path):
         ("tst2011", 5),
     ]
     assert found["tst2010"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+    sets = {"valid": ["dev2010"], "tests": ["tst2010"]}
+    assert splits("iwslt", tmp_path, ("en", "de"), year=2014, **sets).keys() == {"train", "valid", "tst2010"}
+    with data_error("IWSLT17*.dev2010.en-de.en.xml"):  # and not the sets of 2014
+        splits("iwslt", tmp_path, ("en", "de"), year=2017, **sets)
 
 
 @pytest.mark.parametrize(
@@ -667,3 +678,31 @@ def test_further_references_belong_to_a_test_set_of_files(tmp_path, capsys):
     for wrong in ("x=2", "t=two", "table=2"):
         assert main([*command, *tests, wrong]) == 1 and wrong.partition("=")[0] in capsys.readouterr().err
     assert main([*command, *tests, "t=2"]) == 0 and (output / "t.de.1").read_text() == "a\n"
+
+
+def test_a_corpus_is_not_overwritten_by_a_part_of_it(tmp_path, capsys):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    names = [f"{name}.{lang}" for name in ("train", "val", "newstest") for lang in ("en", "de")]
+    for name in names:
+        write(folder / name, "a\nb\n")
+    train, valid, test = (str(folder / name) for name in ("train", "val", "newstest"))
+    files = ["--train", train, "--valid", valid, "--test", test]
+    reader = ["--reader", "multi30k", "--data", str(folder), "--option", "tests=newstest"]
+    for of in (files, reader):
+        command = ["corpus", "-s", "en", "-t", "de", *of, "--subset", "1", "--first", "1", "--output"]
+        assert main([*command, str(folder)]) == 1 and "would overwrite" in capsys.readouterr().err
+        assert all((folder / name).read_text() == "a\nb\n" for name in names)
+        assert [main([*command, str(tmp_path / "text")]) for _ in range(2)] == [0, 0]
+
+
+def test_options_that_a_corpus_of_files_or_of_a_reader_does_not_have(tmp_path, capsys):
+    for name in ("train.en", "train.de"):
+        write(tmp_path / name, "a\n")
+    prefix, output = str(tmp_path / "train"), tmp_path / "text"
+    files = ["--train", prefix, "--valid", prefix]
+    reader = ["--reader", "multi30k", "--data", str(tmp_path)]
+    for of in ([*files, "--download"], [*files, "--option", "tests=a"], [*reader, "--valid", prefix]):
+        option = next(word for word in reversed(of) if word.startswith("--"))
+        assert main(["corpus", "-s", "en", "-t", "de", *of, "--output", str(output)]) == 1
+        assert f"{option}: " in capsys.readouterr().err and not output.exists()

@@ -419,6 +419,12 @@ def test_segment_command_refuses(tmp_path, corpus):
     options = ["--lang", "en", "--train", "sentencepiece", "--vocab-size", 60]
     with data_error(path="train.en"):
         run_segment(*options, "--input", corpus, "--output", corpus.parent)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "train.en").write_bytes(corpus.read_bytes())
+    with data_error(path="train.en"):  # its pieces would have the name of the text that the model is trained on
+        run_segment(*options, "--input", corpus, "--train-on", whole / "train.en", "--output", whole)
+    assert (whole / "train.en").read_bytes() == corpus.read_bytes()
     with data_error(path="train.en"):
         run_segment(*options, "--input", corpus, tmp_path / "train.en.conllu", "--output", tmp_path / "out")
     (tmp_path / "latin.en").write_bytes(b"a man\ncaf\xe9\n")

@@ -389,6 +389,16 @@ def read(data, source, target):
 
 
 @pytest.mark.slow
+def test_a_change_in_a_linked_folder_of_the_corpus(tmp_path):
+    for name in ("corpus", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "elsewhere")
+    stage = Stage("corpus", "name", (), (), tmp_path / "stage", listed=(tmp_path / "corpus",))
+    before = stage.step().made_from
+    (tmp_path / "elsewhere" / "train.en").write_text("a\n")
+    assert stage.step().made_from != before
+
+
 def test_a_reader_that_writes_next_to_the_corpus(recipe, tmp_path, started_at_once):
     """Its files make neither the corpus another one nor the runs unfinished, nor do those of another language."""
     (tmp_path / "reader.py").write_text(READER)

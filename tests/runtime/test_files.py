@@ -20,7 +20,14 @@ from data_errors import data_error
 from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open, atomic_path, check_output, fingerprint, read_lines
+from fairseq_syntax.runtime.files import (
+    atomic_open,
+    atomic_path,
+    check_output,
+    files_below,
+    fingerprint,
+    read_lines,
+)
 from fairseq_syntax.runtime.jobs import Step, record_path
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.parts import Parts
@@ -414,3 +421,15 @@ def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
         assert error.value.path == tmp_path / name
     (tmp_path / "empty").write_bytes(b"")
     assert list(read_lines(tmp_path / "empty")) == []
+
+
+def test_files_in_linked_folders_are_found_once(tmp_path):
+    for name in ("data/own/train.en", "data/valid.en", "big/test.en", "big/more/test.en"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    data = tmp_path / "data"
+    for link, target in (("a", "own"), ("big", "../big"), ("own/back", ".."), ("again", "../big/more"), ("gone", "x")):
+        (data / link).symlink_to(target)
+    names = [path.relative_to(data).as_posix() for path in files_below(data)]
+    assert sorted(names) == ["again/test.en", "big/test.en", "own/train.en", "valid.en"]
+    assert [path.name for path in files_below(data, "own/*.en")] == ["train.en"]

@@ -110,10 +110,10 @@ def test_what_another_step_made_is_replaced_only_where_that_is_allowed(tmp_path,
 def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_path, source):
     outputs = [tmp_path / "a" / "out", tmp_path / "b" / "out"]
     step = Step.of("two", outputs, [source])
-    for path in outputs:
-        path.parent.mkdir()
-        path.write_text(path.parent.name)
-    step.finish()
+    with step.making():
+        for path in outputs:
+            path.write_text(path.parent.name)
+        step.finish()
     assert step.record() is not None
     outputs[1].write_text("changed")
     assert step.record() is None

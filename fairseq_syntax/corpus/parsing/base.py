@@ -29,7 +29,7 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.bounds import check_device
-from fairseq_syntax.runtime.files import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
 
 __all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
 
@@ -275,7 +275,7 @@ def fingerprint_of_models(options: ParserOptions, output: Path | None = None) ->
     if output is not None and place.is_dir() and output.resolve().is_relative_to(place.resolve()):
         hint = "write elsewhere, or give the parser's module a fingerprint(options)"
         raise SyntaxDataError("lies in --model-dir, whose files all count as the model", path=output, hint=hint)
-    files = sorted(path for path in place.rglob("*") if path.is_file())
+    files = sorted(files_below(place))
     content = [(path.relative_to(place).as_posix(), file_sha256(path)) for path in files]
     return fingerprint(content or options.model_dir)
 

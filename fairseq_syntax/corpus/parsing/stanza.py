@@ -31,11 +31,11 @@ from stanza.models.depparse.trainer import unpack_batch
 from fairseq_syntax.corpus.parsed_line import cycle_through
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
-from fairseq_syntax.corpus.parsing.stanza_models import model_folder, resources
+from fairseq_syntax.corpus.parsing.stanza_models import language, model_folder, resources
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.files import file_sha256, files_below
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
 _EXTRAS = {
@@ -60,7 +60,8 @@ def fingerprint(options: ParserOptions) -> str:
     """A digest of the model files and Stanza's version, independent of the location of the files."""
     folder = model_folder(options.lang, options.model_dir)
     if folder is None:
-        files = sorted((resources(options.model_dir) / options.lang).rglob("*.pt"))
+        lang = language(options.lang, options.model_dir)
+        files = sorted(files_below(resources(options.model_dir) / lang, "*.pt"))
     else:
         names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
         files = [folder / name for name in names if (folder / name).exists()]
@@ -78,7 +79,7 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
         if folder is None:
             # Not every language has multi-word tokens, and some lemmatizers have no file.
             index = json.loads((resources(options.model_dir) / "resources.json").read_text(encoding="utf-8"))
-            packages = index[options.lang]["packages"]["default"]
+            packages = index[language(options.lang, options.model_dir)]["packages"]["default"]
             available = [processor for processor in processors if processor in packages]
             return stanza.Pipeline(dir=str(resources(options.model_dir)), processors=",".join(available), **common)
         available = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
@@ -108,7 +109,8 @@ class StanzaTokenizer(Tokenizer):
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index]) for index in filled]
+        # To Stanza, an empty line ends a paragraph, and it puts one between the texts of a batch.
+        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index].replace("\n", " ")) for index in filled]
         documents = self.pipeline.bulk_process(shown) if filled else []
         result: list[TokenizedLine] = [[] for _ in lines]
         for index, document in zip(filled, documents, strict=True):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_json
 
 
 def resources(model_dir: str | None) -> Path:
@@ -13,6 +14,15 @@ def resources(model_dir: str | None) -> Path:
     if model_dir is not None:
         return Path(model_dir)
     return Path(os.environ.get("STANZA_RESOURCES_DIR", Path.home() / "stanza_resources"))
+
+
+def language(lang: str, model_dir: str | None) -> str:
+    """The name of a language's folder of models: that of its alias in the index of a resources folder, if it has one.
+
+    Stanza downloads ``zh`` into the folder ``zh-hans``, for example.
+    """
+    entry = read_json(resources(model_dir) / "resources.json").get(lang)
+    return str(entry["alias"]) if isinstance(entry, dict) and "alias" in entry else lang
 
 
 def model_folder(lang: str, model_dir: str | None) -> Path | None:
@@ -23,7 +33,7 @@ def model_folder(lang: str, model_dir: str | None) -> Path | None:
     """
     if model_dir is not None and all(Path(model_dir, name).exists() for name in ("depparse.pt", "pos.pt")):
         return Path(model_dir)
-    if (resources(model_dir) / lang / "depparse").is_dir():
+    if (resources(model_dir) / language(lang, model_dir) / "depparse").is_dir():
         return None
     raise SyntaxDataError(
         f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/",

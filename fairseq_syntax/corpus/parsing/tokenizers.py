@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
@@ -179,18 +179,35 @@ class SpacyTokenizer(Tokenizer):
             hint = f"pip install 'fairseq-syntax[{extra}]'"
             raise SyntaxDataError(f"spaCy cannot be used: {error}", option="--tokenizer", hint=hint) from error
         logging.getLogger("jieba").setLevel(logging.WARNING)
+        # Of Japanese, Sudachi takes 49,149 bytes, of which a character has at most four.
+        self.longest: int = 12_000 if lang == "ja" else self.pipeline.max_length
         if split_sentences:
             self.pipeline.add_pipe("sentencizer")
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         result: list[TokenizedLine] = []
         normal = [single_spaced(line) for line in lines]
-        for number, (line, document) in enumerate(zip(normal, self.pipeline.pipe(normal), strict=True), start=1):
-            visible = [token for token in document if not token.is_space]
-            tokens = spell_out(line, [token.text for token in visible], number)
+        parts = [list(_parts(line, self.longest)) for line in normal]
+        documents = iter(self.pipeline.pipe(chain.from_iterable(parts)))
+        for number, (line, of_line) in enumerate(zip(normal, parts), start=1):
+            forms: list[str] = []
             starts = {0}
-            if document.has_annotation("SENT_START"):
-                starts |= {index for index, token in enumerate(visible) if token.is_sent_start}
+            for document in islice(documents, len(of_line)):
+                visible = [token for token in document if not token.is_space]
+                if document.has_annotation("SENT_START"):
+                    starts |= {index for index, token in enumerate(visible, len(forms)) if token.is_sent_start}
+                forms += [token.text for token in visible]
+            tokens = spell_out(line, forms, number)
             bounds = [*sorted(starts), len(tokens)] if tokens else []
             result.append([tokens[start:end] for start, end in pairwise(bounds)])
         return result
+
+
+def _parts(text: str, longest: int) -> Iterable[str]:
+    """A text in parts of at most ``longest`` characters, cut behind a space or the end of a sentence if possible."""
+    while len(text) > longest:
+        end = max(text.rfind(mark, longest // 2, longest) for mark in " 。！？") + 1 or longest
+        yield text[:end]
+        text = text[end:]
+    if text:
+        yield text

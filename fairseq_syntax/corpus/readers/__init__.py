@@ -16,7 +16,7 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from fairseq_syntax.corpus.parallel_text import Row
 from fairseq_syntax.corpus.parallel_text import Split as Split
 from fairseq_syntax.errors import SyntaxDataError, quoted
-from fairseq_syntax.runtime.files import atomic_open, make_folder
+from fairseq_syntax.runtime.files import atomic_open, check_outputs, make_folder
 
 
 class WrittenSplit(NamedTuple):
@@ -117,13 +117,21 @@ def _keywords(function: Callable) -> dict[str, Any]:
 
 
 def write_corpus(
-    splits: Iterable[tuple[str, Iterable[Row]]], folder: str | os.PathLike[str], source: str, target: str
+    splits: Iterable[tuple[str, Iterable[Row]]],
+    folder: str | os.PathLike[str],
+    source: str,
+    target: str,
+    *,
+    inputs: Collection[str | os.PathLike[str]] = (),
 ) -> list[WrittenSplit]:
     """Write each split as plain text, ``SPLIT.LANG``, and further references as ``SPLIT.LANG.1`` and so on.
 
+    Args:
+        inputs: the files of the corpus, none of which is overwritten
+
     Raises:
         SyntaxDataError: a split has no sentences or occurs twice, a sentence contains a line break, or a file cannot be
-            written
+            written or is one of ``inputs``
     """
     make_folder(folder)
     written: list[WrittenSplit] = []
@@ -135,6 +143,7 @@ def write_corpus(
         if (first := next(rows, None)) is None:
             raise SyntaxDataError(f"{name} holds no sentences", path=paths[0], hint="is it the right folder?")
         paths += [Path(folder, f"{name}.{target}.{number}") for number in range(1, len(first) - 1)]
+        check_outputs(paths, inputs)
         sentences = 0
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open(path)) for path in paths]

@@ -38,7 +38,13 @@ FAIRSEQ_TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
 
 
 def read(
-    data: Path, source: str, target: str, *, valid: Sequence[str] = (), tests: Sequence[str] = ()
+    data: Path,
+    source: str,
+    target: str,
+    *,
+    valid: Sequence[str] = (),
+    tests: Sequence[str] = (),
+    year: int | None = None,
 ) -> Iterator[Split]:
     """The splits.
 
@@ -47,13 +53,15 @@ def read(
             every 23rd of the training pairs that Moses' clean-corpus-n keeps (1 to 175 tokens per side, ratio at most
             1.5); this requires ``pip install '.[iwslt]'``
         tests: test sets, one per split. The default is fairseq's five test sets as one split ``test``
+        year: the campaign (default: any); sets of the same name differ between campaigns
     """
     langs = (source, target)
     train = find_sides(data, ["train.tags"], langs)
 
     def evaluation(name: str) -> Iterator[Row]:
         """Read a development or test set."""
-        return parallel(*find_sides(data, [f"IWSLT*.{name}"], langs, ending=".xml"))
+        campaign = "IWSLT" if year is None else f"IWSLT{str(year)[-2:]}"
+        return parallel(*find_sides(data, [f"{campaign}*.{name}"], langs, ending=".xml"))
 
     if valid:
         yield Split("train", parallel(*train))

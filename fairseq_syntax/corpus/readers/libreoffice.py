@@ -28,7 +28,7 @@ from fairseq_syntax.corpus.downloads import find, package_files
 from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open, make_folder
+from fairseq_syntax.runtime.files import atomic_open, files_below, make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +289,7 @@ def read(
 def download(data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES) -> None:
     """Download missing packages with ``apt-get download``, from the system's release."""
     make_folder(data)
-    missing = [name for name in package_names(languages) if not any(data.rglob(f"{name}_*.deb"))]
+    missing = [name for name in package_names(languages) if not any(files_below(data, f"{name}_*.deb"))]
     if not missing:
         return
     try:

@@ -20,6 +20,7 @@ from fairseq_syntax.corpus.downloads import fetch_all, find, find_sides
 from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_wmt_xml
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import files_below
 
 STATMT = "https://data.statmt.org"
 # The addresses of the training corpora; that of CWMT has none.
@@ -115,7 +116,7 @@ def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
     """Read a test set, for this translation direction if the file names distinguish it."""
     source, target = langs
     xml = [f"{name}.{source}-{target}.xml", f"{name}.{source}-{target}.all.xml"]
-    if any(next(data.rglob(each), None) for each in xml):
+    if any(file for each in xml for file in files_below(data, each)):
         path = find(data, *xml)
         sides = [read_wmt_xml(path, "src", source), read_wmt_xml(path, "ref", target)]
         return aligned(sides, [path, path])

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
 from fairseq_syntax.runtime.jobs import Step, read_record
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
@@ -187,8 +187,8 @@ def _listing(folder: Path) -> str:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """The files in and below a folder, except hidden ones, sorted by their relative paths."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and not file.name.startswith("."):
+    for file in sorted(files_below(folder)):
+        if not file.name.startswith("."):
             yield os.fspath(file.relative_to(folder)), file
 
 
