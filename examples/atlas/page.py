@@ -153,7 +153,8 @@ def kept_with(control: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     significant = [is_significant(twin["syntax"]) for twin in twins]
     how = "significantly less" if all(significant) else "significantly less on one test" if any(significant) else ""
-    share = f"{low_to_high([100 * twin['kept'][0] for twin in twins], '{:.0f}')} %"
+    shares = [100 * twin["kept"][0] for twin in twins]
+    share = f"{low_to_high(shares, '{:.0f}')} %" if max(shares) > 0 else "nothing"
     return f"{share} with *{control}* trees ({how or 'not significantly less'}{fewer(*twins)})"
 
 

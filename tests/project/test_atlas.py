@@ -162,6 +162,9 @@ def test_what_controls_keep_is_said_of_every_system_that_gains(results):
     assert "PSH keeps of its gain 25 to 50 % with *linear* trees (significantly less on one test)" in text
     assert "S&H keeps of its gain 75 % with *relabelled* trees (not significantly less, 2 seeds)" in text
     assert "PASCAL" not in text
+    for rows in (one, other):
+        rows[0]["controls"]["linear"] = of(-0.25, [2.5, 1.5, 3.5], 3)
+    assert "PSH keeps of its gain nothing with *linear* trees (significantly less)" in page.syntax_sentence(tests)
     table = page.controls_table(tests).render("text")
     assert "*relabelled*, 2 seeds" in table and table.count("2 seeds") == 1
 
