@@ -303,6 +303,23 @@ def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwa
         assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"
 
 
+def _with_decoder():
+    """An exhibit whose decoder's last step attends to nothing but what its second one has read."""
+    exhibit = _exhibit(1, "a b", ["a", "b"], [1, 1], systems=["DBSA"])
+    weights = np.tril(np.full((3, 3), 0.1)) + np.diag([0.9, 0.8, 0.0])
+    weights[2] = [0, 1, 0]
+    exhibit.outputs["DBSA"].attention["decoder"] = [weights[None]]
+    return exhibit
+
+
+def test_the_decoder_attends_to_what_it_has_read():
+    """Its steps read </s> and then each piece, which the next step reads: not yet the piece that they write."""
+    figure = heat_maps(_with_decoder(), "DBSA", kind="decoder")
+    (panel, *_) = [axes for axes in figure.axes if axes.images]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["</s>", "the", "cat"]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["</s>", "the", "cat"]
+
+
 def test_many_heads_go_into_several_rows():
     exhibit = _exhibit(1, "a b", ["a", "b"], [1, 1])
     exhibit.outputs["LDD"].attention["encoder"] = [np.full((heads, 3, 3), 1 / 3) for heads in (6, 4)]
@@ -457,6 +474,18 @@ def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     browser.mouse(".panel:first-child .minis figure:nth-child(3) canvas", click=True)
     assert browser.run("[...document.querySelectorAll('select.head')].map(s => s.value).join()") == "2,0"
     assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_the_page_names_what_the_decoder_has_read(browser, tmp_path):
+    _open(browser, tmp_path, [_with_decoder()])
+    browser.run("state.panels.forEach(panel => { panel.kind = 'decoder' }); show()")
+    cell = "[...document.querySelectorAll('.panel:first-child .cells rect')].at(-1)"
+    browser.run(f"{cell}.id = 'strongest'")
+    browser.mouse("#strongest")
+    assert browser.run("document.querySelector('#tip').innerText") == "cat → the: 1.000"
+    names = "[...document.querySelectorAll('.panel:first-child [data-{}]')].map(t => t.textContent).join(' ')"
+    assert browser.run(names.format("row")) == browser.run(names.format("column")) == "</s> the cat"
 
 
 @pytest.mark.slow

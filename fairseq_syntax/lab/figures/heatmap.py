@@ -70,8 +70,12 @@ def heat_maps(
         raise SyntaxDataError(f"sentence {exhibit.number} has no tree {tree}", hint=meant(tree, exhibit.trees))
     trees = [] if kind == "decoder" else [exhibit.trees[tree]] if tree else list(exhibit.trees.values())
     maps = {layer: {head: weights[layer][head] for head in heads if head < len(weights[layer])} for layer in layers}
-    columns = output.pieces if kind == "decoder" else exhibit.pieces
-    rows = exhibit.pieces if kind == "encoder" else output.pieces
+    read = [*output.pieces[-1:], *output.pieces[:-1]]  # by the decoder: </s> and the pieces before each step
+    rows, columns = {
+        "encoder": (exhibit.pieces, exhibit.pieces),
+        "cross": (output.pieces, exhibit.pieces),
+        "decoder": (read, read),
+    }[kind]
     flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
     with any_script(src if kind != "decoder" else None):
         return _grid(exhibit, maps, columns, rows, next(iter(trees), None), flip)

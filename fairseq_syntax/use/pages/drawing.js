@@ -235,8 +235,9 @@ function drawMini(parent, panel, layer, head, options) {
 function drawHeat(parent, sentence, panel, layer, options) {
   const {src, tgt} = options.languages;
   const output = sentence.outputs[panel.system];
-  const columns = panel.kind === "decoder" ? output.pieces : sentence.pieces;
-  const rows = panel.kind === "encoder" ? sentence.pieces : output.pieces;
+  /* what the decoder reads: </s>, which ends the pieces, and those before each step */
+  const read = [...output.pieces.slice(-1), ...output.pieces.slice(0, -1)];
+  const [rows, columns] = {encoder: [sentence.pieces, sentence.pieces], cross: [output.pieces, sentence.pieces], decoder: [read, read]}[panel.kind];
   const columnLang = panel.kind === "decoder" ? tgt : src, rowLang = panel.kind === "encoder" ? src : tgt;
   const flip = rightToLeft(src) && panel.kind !== "decoder";
   /* at their largest: the size of the letters depends on the cells, for which these leave room */
