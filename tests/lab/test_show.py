@@ -169,6 +169,23 @@ def test_data_of_the_other_direction_show_their_parse(trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_texts_without_spaces_are_compared_as_such(tmp_path):
+    """The data's words stand apart and the model's do not; and a sentence is more than one word."""
+    chinese = {"man": "男人", "dog": "狗", "woman": "女人", "bicycle": "自行车", "river": "河", "children": "孩子们"}
+    chinese |= {"the": "这", "sees": "看见", "follows": "跟着", "remembers": "记得", ".": "。"}
+    data = make(tmp_path, kind="subword_nmt", target="zh", words=chinese)
+    model = str(_train(data, tmp_path / "model", "pascal_transformer_tiny", "--criterion", "cross_entropy"))
+    reference = (tmp_path / "valid.zh").read_text(encoding="utf-8").splitlines()[2]
+    near = reference.replace(" ", "").replace("看见", "记得").replace("跟着", "记得")
+    (tmp_path / "near").write_text(f"{near}\n" * 12, encoding="utf-8")
+    (shown,), *_ = collect(str(data), "valid", [3], {"PASCAL": model}, files={"near": f"{tmp_path}/near"}, beam=1)
+    assert shown.reference == reference.replace(" ", "")
+    assert shown.outputs["near"].scores["BLEU"] > 10, "most characters are those of the reference"
+    with data_error("nosuch"):
+        collect(str(data), "valid", [3], {"PASCAL": model}, tokenize="nosuch")
+
+
+@pytest.mark.slow
 def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     data, models = trained
     (tmp_path / "copy").write_text("".join(f"line {i}\n" for i in range(1, 13)))
