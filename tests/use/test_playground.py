@@ -585,6 +585,23 @@ def test_a_score_is_told_in_words_that_a_stranger_knows(page):
     assert page.run("document.querySelector('.card .number').innerText") == "confidence 78 %"  # exp(-0.25)
 
 
+class Despairing(Naming):
+    """A model that gives its translation no probability."""
+
+    def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
+        return [[Translation("nichts", [], float("-inf"))] for _ in sentences]
+
+
+def test_no_probability_is_no_confidence(browser):
+    source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
+    with running(Service([Despairing("none", True)], source)) as started:
+        answer = started.translate(text=SENTENCE)[1]
+        assert answer["translations"][0]["score"] is None, "JSON has no infinity"
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        translate(browser, SENTENCE)
+        assert browser.run("document.querySelector('.card .number').innerText") == "confidence 0 %"
+
+
 class Splitting(OneSentenceParser):
     """A parser that ends a sentence at each full stop."""
 

@@ -239,7 +239,7 @@ class Hypothesis(BaseModel):
     model: str
     rank: int = Field(description="among this model's translations of the sentence; 0 is the best")
     text: str
-    score: float = Field(description="mean log-probability (base e) of its pieces")
+    score: float | None = Field(description="mean log-probability (base e) of its pieces; null for a probability of 0")
     pieces: list[str]
     cut: bool = Field(
         False,
