@@ -585,6 +585,32 @@ def test_a_score_is_told_in_words_that_a_stranger_knows(page):
     assert page.run("document.querySelector('.card .number').innerText") == "confidence 78 %"  # exp(-0.25)
 
 
+class Undecided(OneSentenceParser):
+    """A parser with no arc of the telescope above its threshold."""
+
+    def _parse(self, words: list[str]) -> SentenceParse:
+        parse = super()._parse(words)
+        assert parse.arcs is not None
+        return replace(parse, arcs=[arc for arc in parse.arcs if arc[0] != 8])
+
+
+class Counting(Naming):
+    """A model that says how many arcs the telescope has."""
+
+    def of(self, line: ParsedLine) -> str:
+        return str([arc[1] for arc in line.arcs or () if arc[0] == 7])
+
+
+def test_a_chosen_arc_is_read_where_the_parser_had_none(browser):
+    source = Source(Undecided(ParserOptions(parser="undecided")))
+    with running(Service([Counting("LDD", False)], source)) as started:
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        translate(browser, SENTENCE)
+        assert said(browser) == {"LDD": ["[]"]}
+        pick(browser, 4, "clicks")
+        assert said(browser) == {"LDD": ["[4]", "[]"]}
+
+
 class Despairing(Naming):
     """A model that gives its translation no probability."""
 
