@@ -417,6 +417,15 @@ def test_reasons_are_shown_and_go_away(page):
     )
 
 
+def test_a_text_that_is_too_long_is_not_cut_in_silence(page):
+    page.run("$('text').value = ''; $('text').focus(); 1")
+    page.send("Input.insertText", text="word " * 500)  # as pasted
+    page.key("Enter")
+    rest(page)
+    assert page.run("$('text').value.length") == 2500
+    assert "at most 2000 characters" in page.run("document.querySelector('#problem').innerText")
+
+
 def test_it_fits_a_phone(page, tmp_path):
     page.send("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
     try:
