@@ -524,6 +524,14 @@ def test_the_focus_stays_where_a_head_was_chosen(browser, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_attention_of_a_long_text_has_a_strongest_colour(browser, tmp_path):
+    """A function takes about a hundred thousand arguments: the weights of 350 pieces are more."""
+    _open(browser, tmp_path, [EXHIBITS[0][1]])
+    layer = "{rows: 400, columns: 400, values: Uint8Array.from({length: 320000}, (_, k) => k < 160000 ? 1 : 204)}"
+    assert [browser.run(f"largest({layer}, {head}, 'map')") for head in (0, 1)] == [64 / 255, 204 / 255]
+
+
+@pytest.mark.slow
 def test_a_page_without_parse_or_attention_shows_its_texts(browser, tmp_path):
     bare = Exhibit(1, "a b", "", ["a", "b"], [], [1, 1], ["a", "b", "</s>"], outputs={"x": Output("c d")})
     _open(browser, tmp_path, [bare])

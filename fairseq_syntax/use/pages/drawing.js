@@ -208,7 +208,7 @@ function largest(layer, head, scale) {
   if (scale === "one") return 1;
   const size = layer.rows * layer.columns;
   /* a quarter at least, lest a head that attends to all alike look like one that attends to all strongly */
-  return Math.max(64, ...weightsOf(layer).subarray(head * size, (head + 1) * size)) / 255;
+  return weightsOf(layer).subarray(head * size, (head + 1) * size).reduce((most, weight) => Math.max(most, weight), 64) / 255;
 }
 function drawMini(parent, panel, layer, head, options) {
   const figure = node(parent, "figure");
