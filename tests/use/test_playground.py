@@ -426,6 +426,15 @@ def test_a_text_that_is_too_long_is_not_cut_in_silence(page):
     assert "at most 2000 characters" in page.run("document.querySelector('#problem').innerText")
 
 
+def test_the_tree_of_a_long_text_can_be_changed_too(page):
+    translate(page, "word " * 300)
+    assert page.run("state.parsed.words.length") == 300
+    page.run("attach(5, 3)")
+    rest(page)
+    assert page.run("document.querySelector('#problem').innerText") == ""
+    assert page.run("state.now !== null && state.exhibit !== null")
+
+
 def test_it_fits_a_phone(page, tmp_path):
     page.send("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
     try:
