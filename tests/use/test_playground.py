@@ -435,6 +435,49 @@ def test_the_tree_of_a_long_text_can_be_changed_too(page):
     assert page.run("state.now !== null && state.exhibit !== null")
 
 
+def test_another_choice_of_models_or_translations_keeps_the_changed_tree(page):
+    pick(page, 4, "clicks")
+    page.mouse("#wanted input[value=plain]", click=True)
+    rest(page)
+    assert said(page) == {"LDD": [GIRL, SAW]} and page.run("state.heads[7]") == 4
+    page.mouse("#wanted input[value=plain]", click=True)
+    rest(page)
+    assert said(page) == {"plain": PLAIN, "LDD": [GIRL, SAW]}
+    page.run("$('nbest').value = '3'; $('nbest').dispatchEvent(new Event('change')); 1")
+    rest(page)
+    lists = "document.querySelectorAll('.card .further').length"
+    assert said(page) == {"plain": PLAIN, "LDD": [GIRL, SAW]} and page.run(lists) == 2
+    page.mouse("#reset", click=True)
+    rest(page)
+    assert page.run(lists) == 2, "as many as are chosen"
+    pick(page, 4, "clicks")
+    page.mouse("#go", click=True)
+    rest(page)
+    assert said(page)["LDD"] == [SAW] and not page.run("anyChanged()"), "a sentence that is entered is parsed"
+
+
+def test_what_is_saved_is_what_the_translations_were_made_from(page):
+    page.run("save = (name, type, text) => { page = JSON.parse(text) }; page = null; 1")
+
+    def saved() -> tuple[str, str]:
+        """The head of the telescope and LDD's translation."""
+        everything = page.run("$('save-json').click(), page")
+        (row,) = (row for row in everything["conllu"].split("\n") if "telescope" in row)
+        return row.split("\t")[6], everything["translations"]["LDD"]["text"]
+
+    assert saved() == ("3", SAW)
+    pick(page, 4, "clicks")
+    assert saved() == ("5", GIRL)
+    page.run("answered = fetch; fetch = () => Promise.reject(new TypeError()); attach(7, 1)")
+    rest(page)
+    assert page.run("state.heads[7]") == 1 and "does not answer" in page.run("$('problem').innerText")
+    assert saved() == ("5", GIRL)
+    page.run("fetch = answered; 1")
+    page.mouse("#reset", click=True)
+    rest(page)
+    assert saved() == ("3", SAW)
+
+
 def test_it_fits_a_phone(page, tmp_path):
     page.send("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
     try:
