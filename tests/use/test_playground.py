@@ -372,6 +372,19 @@ def test_an_address_that_is_no_encoded_text(page):
     assert page.run("document.querySelector('#text').value") == "100%" and "100%" in page.run("state.text")
 
 
+def test_another_address_is_another_text(page):
+    page.run("location.hash = '#a%20b%20c'; new Promise(done => setTimeout(done, 100))")
+    rest(page)
+    assert page.run("state.text") == page.run("document.querySelector('#text').value") == "a b c"
+    assert page.run("location.hash") == "#a%20b%20c"
+
+
+def test_an_error_of_a_proxy_is_told_by_its_status(page):
+    page.run("fetch = () => Promise.resolve(new Response('<html>Bad Gateway</html>', {status: 502})); translateText()")
+    rest(page)
+    assert page.run("document.querySelector('#problem').innerText") == "The server answered with status 502."
+
+
 def test_reasons_are_of_what_was_asked_last(page):
     problem = "document.querySelector('#problem').innerText"
     translate(page, "x " * 1500)
