@@ -484,6 +484,15 @@ def test_every_script_has_its_letters(browser, tmp_path, lang, exhibit):
 
 
 @pytest.mark.slow
+def test_a_page_knows_how_its_languages_are_written(browser, tmp_path):
+    _open(browser, tmp_path, [_exhibit(1, "a b c", ["a", "b", "c"], [1, 1, 1])], src="ug-CN")
+    places = browser.run("[...document.querySelectorAll('#tree-picture .word')].map(t => +t.getAttribute('x'))")
+    assert places == sorted(places, reverse=True)
+    assert browser.run("unitsOf('我哋 喺度', 'yue').length") == 5
+    assert browser.run("unitsOf('two words', 'de').length") == 2 and not browser.run("rightToLeft('de')")
+
+
+@pytest.mark.slow
 def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     _open(browser, tmp_path, [_exhibit(1, "a b", ["a", "b"], [1, 1], systems=["PASCAL"])])
     kinds = "[...document.querySelectorAll('select.kind')].map(s => s.value).join()"

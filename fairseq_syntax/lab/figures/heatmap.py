@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairseq_syntax.corpus.words import RIGHT_TO_LEFT, language_of
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.use.pages.exhibit import Exhibit, Tree
 from fairseq_syntax.use.pages.fonts import any_script, plain
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["heat_maps"]
 
-RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
 _BESIDE = 4  # heads per row
 _ARC, _TEXT = "#0b5cad", "#5b6570"
 
@@ -76,7 +76,7 @@ def heat_maps(
         "cross": (output.pieces, exhibit.pieces),
         "decoder": (read, read),
     }[kind]
-    flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
+    flip = language_of(src) in RIGHT_TO_LEFT and kind != "decoder"
     with any_script(src if kind != "decoder" else None):
         return _grid(exhibit, maps, columns, rows, next(iter(trees), None), flip)
 

@@ -8,8 +8,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const KINDS = {encoder: "encoder: source to source", cross: "decoder: target to source", decoder: "decoder: target to target"};
 const $ = id => document.getElementById(id);
 const percent = p => p === null || p === undefined ? "" : p.toFixed(2).replace(/^0/, "");
-const rightToLeft = language => ["ar", "fa", "he", "ur"].includes(language);
-const unspaced = language => ["zh", "ja", "th"].includes(language);
+const rightToLeft = language => __RIGHT_TO_LEFT__.includes(language);
+const unspaced = language => __WITHOUT_SPACES__.includes(language);
 /* the words of a text, or its letters where words have no spaces between them */
 const unitsOf = (text, language) => unspaced(language) ? [...text] : text.split(/\s+/).filter(Boolean);
 
