@@ -135,6 +135,15 @@ def test_curves_are_drawn_per_run_and_kind(tmp_path):
         plot.training_curves(runs, ["loss"], since=13)
 
 
+def test_curves_of_several_validation_subsets_are_told_apart():
+    kinds = {kind: {"loss": [(1, 2.0 + place), (2, 1.0)]} for place, kind in enumerate(("train", "valid", "test"))}
+    figure = plot.training_curves({"a": kinds}, ["loss"])
+    drawn = {line.get_ydata()[0]: line.get_linestyle() for line in figure.axes[0].lines}
+    entries = {line.get_label(): line.get_linestyle() for line in figure.legends[0].get_lines()}
+    assert entries == {"a": "-", "valid": drawn[3.0], "test": drawn[4.0], "training": drawn[2.0]}
+    assert len(set(drawn.values())) == 3
+
+
 @pytest.mark.parametrize("names", [["a", "b", "c"], [f"a system with a long name {n}" for n in range(8)]])
 def test_the_legend_fits_the_picture(names):
     figure = plot.training_curves({name: {"valid": {"loss": [(1, 2.0), (2, 1.0)]}} for name in names}, ["loss"])

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING
+from itertools import chain, cycle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -142,7 +142,8 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
 def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: int = 0) -> Figure:
     """One panel per metric over updates: validation as solid lines, means of training epochs as dashed ones.
 
-    If a log has no means of epochs, the means within epochs (``train_inner``) are drawn.
+    Further validation subsets (``--valid-subset``) are dotted lines, and then all are named in the legend. If a log has
+    no means of epochs, the means within epochs (``train_inner``) are drawn.
 
     Args:
         since: the first update to draw, since the values of the first updates would flatten the curves
@@ -152,6 +153,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
     """
     from matplotlib.lines import Line2D
 
+    subsets = dict.fromkeys(kind for curves in runs.values() for kind in curves if not kind.startswith("train"))
+    styles: dict[str, Any] = dict(zip(subsets, chain("-", cycle((":", "-.")))))
     figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
     for axes, metric in zip(np.atleast_1d(panels), metrics):
         drawn = False
@@ -160,10 +163,9 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
             train = "train" if metric in curves.get("train", {}) else "train_inner"
             for kind in curves:
                 points = [point for point in curves[kind].get(metric, ()) if point[0] >= since]
-                if points and (kind == train or not kind.startswith("train")):
+                if points and (kind == train or kind in styles):
                     x, y = zip(*points)
-                    style = "--" if kind == train else "-"
-                    axes.plot(x, y, style, color=color, marker=mark, markersize=4, linewidth=1.4)
+                    axes.plot(x, y, styles.get(kind, "--"), color=color, marker=mark, markersize=4, linewidth=1.4)
                     drawn = True
         if not drawn:
             logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
@@ -176,7 +178,9 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
     handles = [
         Line2D([], [], color=color, marker=mark, markersize=4, label=plain(name)) for name, color, mark in _looks(runs)
     ]
-    handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
+    named: dict[str, Any] = styles if len(styles) > 1 else {"validation": "-"}
+    for subset, style in named.items():
+        handles.append(Line2D([], [], color="gray", linestyle=style, label=plain(subset)))
     handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
     _legend(figure, handles)
     return figure
