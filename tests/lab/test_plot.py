@@ -175,6 +175,15 @@ def test_bars_are_the_scores_by_length():
     assert [text.get_text() for text in below.get_xticklabels()] == ["(0, 10]\n5", "(20, 30]\n1,234"]
 
 
+def test_a_system_looks_the_same_with_and_without_a_baseline():
+    buckets = [{"over": 0, "to": 9, "sentences": 1, "BLEU": {"plain": 1.0, "A": 2.0, "B": 3.0}}]
+    looks = []
+    for baseline in (None, "plain"):
+        bars = plot.bleu_by_length({"buckets": buckets, "of": "source"}, baseline).axes[0].containers
+        looks.append({bar.get_label(): (bar[0].get_facecolor(), bar[0].get_hatch()) for bar in bars})
+    assert looks[0].pop("plain") and looks[0] == looks[1]
+
+
 def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):
     """From files to bars and to the printed table, against sacrebleu on sentences that a loop has chosen."""
     rng = random.Random(3)

@@ -85,9 +85,11 @@ def bleu_by_length(table: Mapping, baseline: str | None = None) -> Figure:
     if not names or (baseline is not None and baseline not in systems):
         raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=meant(str(baseline), systems))
     figure, (axes, below) = _axes(width=_width(buckets, names, 0.3), height=4.6, rows=2, ratios=(3, 1))
-    for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(names), 0.8), _looks(names))):
+    looks = zip(_looks(systems), cycle(HATCHES))  # a system looks the same with and without a baseline
+    shown = [(name, color, hatch) for (name, color, _), hatch in looks if name != baseline]
+    for offset, (name, color, hatch) in zip(_offsets(len(names), 0.8), shown):
         bars = [bucket["BLEU"][name] - (bucket["BLEU"][baseline] if baseline else 0.0) for bucket in buckets]
-        look = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        look = {"color": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
         axes.bar(np.arange(len(bars)) + offset, bars, 0.8 / len(names) * 0.92, label=plain(name), **look)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel(f"ΔBLEU over {plain(baseline)}" if baseline else "BLEU")
