@@ -184,6 +184,23 @@ def test_a_system_looks_the_same_with_and_without_a_baseline():
     assert looks[0].pop("plain") and looks[0] == looks[1]
 
 
+def test_a_legend_has_every_name():
+    """matplotlib leaves out names that begin with an underscore."""
+    names = ["_old", "new"]
+    scores = {"BLEU": {name: {"score": 1.0, "low": 0.5, "high": 1.5} for name in names}}
+    intervals = [{"over": None, "to": None, "sentences": 1, "scores": scores}]
+    lengths = [{"over": 0, "to": 9, "sentences": 1, "BLEU": dict.fromkeys(names, 1.0)}]
+    for figure in (
+        plot.bleu_by_length({"buckets": lengths, "of": "source"}),
+        plot.score_by_property({"property": "length", "intervals": intervals}, "BLEU"),
+        plot.training_curves({name: {"valid": {"loss": [(1, 1.0)]}} for name in names}, ["loss"]),
+        plot.reliability_diagram({name: [(0.5, 0.5, 9)] for name in names}),
+    ):
+        legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
+        found = [text.get_text().strip().partition(" ")[0] for text in legend.get_texts()]
+        assert [name for name in found if name in names] == names
+
+
 def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):
     """From files to bars and to the printed table, against sacrebleu on sentences that a loop has chosen."""
     rng = random.Random(3)

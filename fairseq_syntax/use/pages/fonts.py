@@ -20,8 +20,12 @@ CSS = ", ".join(f'"{family}"' for family in ("Noto Sans", *FAMILIES[2:])) + ", s
 
 
 def plain(text: str) -> str:
-    """Text as matplotlib draws it unchanged; otherwise what stands between two dollar signs is mathematics."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib draws as it is.
+
+    Otherwise what stands between two dollar signs is mathematics, and legends leave out names that begin with an
+    underscore.
+    """
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 @contextmanager
