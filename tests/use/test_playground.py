@@ -417,6 +417,22 @@ def test_a_question_that_was_cancelled_changes_nothing(page):
     assert page.run(waits) == "false"
 
 
+def test_a_change_of_the_tree_does_not_cancel_a_text(page):
+    ask = "(async () => {{ {}; const asked = translateText({}); attach(7, 4); await asked; }})()"
+    page.run(ask.format("document.querySelector('#wanted input[value=plain]').checked = false", "true"))
+    rest(page)
+    assert said(page) == {"LDD": [GIRL, SAW]}, "the choice of models, and the change"
+    page.run(ask.format("$('text').value = 'a b c'", "false"))
+    rest(page)
+    assert page.run("state.text") == "a b c" and not page.run("anyChanged()")
+    page.run(
+        "(async () => { $('text').value = 'd e'; const asked = translateText();"
+        " original(); translateTree(); await asked; })()"
+    )
+    rest(page)
+    assert page.run("state.text") == "d e"
+
+
 def test_reasons_are_shown_and_go_away(page):
     page.run("document.querySelector('#text').value = 'x '.repeat(1500)")
     page.run("translateText()")
