@@ -485,6 +485,17 @@ def test_another_choice_of_models_or_translations_keeps_the_changed_tree(page):
     assert said(page)["LDD"] == [SAW] and not page.run("anyChanged()"), "a sentence that is entered is parsed"
 
 
+def test_what_was_copied_is_said_for_a_moment(page):
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: {writeText: async text => { copied = text }}}); 1")
+    label = "document.querySelector('#copy-conllu').textContent"
+    before = page.run(label)
+    page.mouse("#copy-conllu", click=True)
+    assert page.run(label) == "Copied" and page.run("copied === state.parsed.conllu")
+    pick(page, 4, "clicks")
+    page.run("new Promise(done => setTimeout(done, 1600))")
+    assert page.run(label) == before, "the changed parse was not copied"
+
+
 def test_what_is_saved_is_what_the_translations_were_made_from(page):
     page.run("save = (name, type, text) => { page = JSON.parse(text) }; page = null; 1")
 
