@@ -240,7 +240,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_pages_and_pictures(trained, tmp_path):
+def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained
     argv = ["show", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--data", str(data), "--beam", "1"]
     assert command([*argv, "--output", f"{tmp_path}/page.html", "--sentences", "2-4", "7"]) == 0
@@ -248,6 +248,7 @@ def test_the_command_writes_pages_and_pictures(trained, tmp_path):
     assert text.count('"number":') == 4 and "valid: en → de" in text
     assert command([*argv, "--output", f"{tmp_path}/one.png", "--layers", "0", "--heads", "0", "1"]) == 0
     assert np.asarray(Image.open(tmp_path / "one.png").convert("L")).std() > 5
+    assert "sentence 1 by PASCAL" in capsys.readouterr().out, "the others are not drawn"
     assert command([*argv, "--output", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
     assert command([*argv, "--output", f"{tmp_path}/one.gif"]) == 1
     refused([*argv, "--output", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"], option="--layers")
