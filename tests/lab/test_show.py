@@ -504,6 +504,18 @@ def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
 
 
 @pytest.mark.slow
+def test_long_words_fit_a_phone(browser, tmp_path):
+    word = "Donaudampfschifffahrtsgesellschaftskapitänsmütze"
+    size = {"height": 1200, "deviceScaleFactor": 1}
+    browser.send("Emulation.setDeviceMetricsOverride", width=390, mobile=True, **size)
+    try:
+        _open(browser, tmp_path, [_exhibit(1, f"{word} {word}", [word, word], [1, 1], text=word)])
+        assert browser.run("document.documentElement.scrollWidth") <= 390, "nothing is wider than the window"
+    finally:
+        browser.send("Emulation.setDeviceMetricsOverride", width=1400, mobile=False, **size)
+
+
+@pytest.mark.slow
 def test_the_page_names_what_the_decoder_has_read(browser, tmp_path):
     _open(browser, tmp_path, [_with_decoder()])
     browser.run("state.panels.forEach(panel => { panel.kind = 'decoder' }); show()")
