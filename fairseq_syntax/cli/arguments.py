@@ -44,7 +44,10 @@ DATA = Option("--data DIR", "the binarized data (default: what the model was tra
 DEVICE = Option("--device", "device of the model (default: cuda if available)", choices=("cpu", "cuda"))
 BASELINE = Option("--baseline NAME", "baseline system (default: the first)")
 BEAM = Option("--beam", "beam size", type=positive, default=USUAL_BEAM)
-TOKENIZE = Option("--tokenize NAME", "sacrebleu's tokenizer: zh, ja-mecab, char …", default="13a")
+TOKENIZE = Option(
+    "--tokenize NAME",
+    "sacrebleu's tokenizer (default: 13a; zh, ja-mecab or char for references in scripts without spaces)",
+)
 # For :func:`.named_files.files_of`.
 MODEL = Option("model MODEL[,MODEL…]", "checkpoint or exported folder; commas join an ensemble")
 ONE_MODEL = Option("model MODEL", "checkpoint or exported folder")
@@ -83,10 +86,7 @@ TRANSLATIONS = (
         **SEVERAL,
         required=True,
     ),
-    Option(
-        "--tokenize NAME",
-        "sacrebleu's tokenizer (default: 13a; zh, ja-mecab or char for references in scripts without spaces)",
-    ),
+    TOKENIZE,
 )
 
 

@@ -6,6 +6,7 @@ repeated.
     fairseq-syntax demo --output runs/toy/demo
 """
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def main(args: Namespace) -> int:
 
 
 def _comparison(folder: Path) -> str:
-    """The first ambiguous sentence that the models translate differently, and a command to try next."""
+    """The first ambiguous sentence that only PASCAL gets right, if there is one, and a command to try next."""
     from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 
     source, reference, choices = (read_text(folder / "toy" / f"test.{end}") for end in ("src", "tgt", "open"))
@@ -55,11 +56,23 @@ def _comparison(folder: Path) -> str:
     plain, pascal = outputs
     differ = [number for number, choice in enumerate(choices) if choice and plain[number] != pascal[number]]
     right = [number for number in differ if pascal[number] == reference[number]]
-    number = (right or differ or [0])[0]
+    ambiguous = [number for number, choice in enumerate(choices) if choice]
+    number = (right or differ or ambiguous)[0]
     rows = {"source": source, "reference": reference, **dict(zip(SYSTEMS, outputs))}
     shown = "\n".join(f"  {name:<12} {lines[number]}" for name, lines in rows.items())
     model = folder / "models" / SYSTEMS[1] / "1" / "checkpoint_last.pt"
     parse = folder / "toy" / "test.src.conllu"
-    then = f"fairseq-syntax translate {model} --input {parse} --device cpu --output {folder / 'PASCAL.txt'}"
-    told = "The words of this sentence do not tell what its phrases belong to; its parse does:"
-    return f"\n{told}\n\n{shown}\n\nnext: {then}"
+    then = [
+        "fairseq-syntax",
+        "translate",
+        model,
+        "--input",
+        parse,
+        "--device",
+        "cpu",
+        "--output",
+        folder / "PASCAL.txt",
+    ]
+    told = "The words of this sentence do not tell what its phrases belong to; its parse does"
+    told += ":" if right else ", which no translation of the test set shows:"
+    return f"\n{told}\n\n{shown}\n\nnext: {shlex.join(map(str, then))}"

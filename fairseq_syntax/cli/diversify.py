@@ -55,13 +55,15 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.scoring.diversity import Diversifier, measure, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
+    from fairseq_syntax.lab.scoring.names import tokenizer_of_text
     from fairseq_syntax.systems.lasyn.templates import tag_string
     from fairseq_syntax.use.loading import load_models
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
     # all checks come before hours of translating
-    Scorer("bleu", [[""]], args.tokenize)
+    if args.tokenize is not None:
+        Scorer("bleu", [[""]], args.tokenize)
     output = Path(args.output)
     make_folder(output)
     models, _, task = load_models(files_of(args.model), args.data, device=args.device)
@@ -85,7 +87,8 @@ def main(args: Namespace) -> None:
             for v in sorted(variations, key=lambda v: (v.sentence, v.distance))
         ]
         file.writelines(dict.fromkeys(lines))  # at distance 0, the translation is repeated for each sample
-    rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
+    references = {i: diversifier.reference(i) for i in sentences}
+    rows = measure(variations, references, args.tokenize or tokenizer_of_text(list(references.values())))
     results = table(rows, args.samples)
     write_json(output / "diversity.json", rows)
     with atomic_open(output / "diversity.md") as file:

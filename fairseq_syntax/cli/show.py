@@ -1,7 +1,7 @@
 r"""Draw a model's attention with the parse.
 
 Translate sentences with one or several models, and show parse, texts, scores and attention: in a self-contained HTML
-page, or as heat maps of one sentence (.png, .svg, .pdf).
+page, or as heat maps of one sentence by the first model (.png, .svg, .pdf).
 
     fairseq-syntax show plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --data bin --split test \
         --sentences 1-20 --output page.html
@@ -74,6 +74,7 @@ def main(args: Namespace) -> None:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
         finished(args.output, f"{len(exhibits)} sentences", "open it in a browser")
         return
+    first = next(iter(models))
     options = {"kind": args.kind or "encoder", "layers": args.layers, "heads": args.heads, "tree": args.tree}
-    save(heat_maps(exhibits[0], next(iter(models)), **options, src=src), args.output)
-    finished(args.output, f"sentence {exhibits[0].number}")
+    save(heat_maps(exhibits[0], first, **options, src=src), args.output)
+    finished(args.output, f"sentence {exhibits[0].number} by {first}")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 Span = tuple[int, int]  # [start, end) in characters
 WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "bo", "km", "lo", "my", "th"})
+RIGHT_TO_LEFT = frozenset({"ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"})
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _RUN = re.compile(r"(.)\1*", re.DOTALL)  # a run of one character

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,30 @@ def test_the_recipe_of_the_toy_corpus_is_run_with_two_systems(monkeypatch: pytes
 def test_a_package_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo, "__file__", str(tmp_path / "a" / "b" / "cli" / "demo.py"))
     refused(["demo"], path=tmp_path / "a" / "b" / "toy")
+
+
+@pytest.mark.parametrize(
+    "pascal, shown, told",
+    [
+        (["ja", "es rechts", "der links"], "der links", "its parse does:"),
+        (["ja", "es links", "der mitten"], "der mitten", "which no translation"),
+        (["ja", "es links", "der rechts"], "es links", "which no translation"),
+    ],
+    ids=["right", "wrong", "alike"],
+)
+def test_the_demo_says_what_its_sentence_shows(tmp_path: Path, pascal: list[str], shown: str, told: str) -> None:
+    folder = tmp_path / "a demo"
+    texts = {"src": ["yes", "it left", "the left"], "tgt": ["ja", "es links", "der links"], "open": ["", "2", "2"]}
+    outputs = {"transformer": ["ja", "es links", "der rechts"], "PASCAL": pascal}
+    for path, lines in [
+        *((folder / "toy" / f"test.{ending}", lines) for ending, lines in texts.items()),
+        *((folder / "outputs" / "test" / f"{name}.1.out", lines) for name, lines in outputs.items()),
+    ]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    said = demo._comparison(folder)
+    assert told in said and f"PASCAL       {shown}" in said
+    assert f"{folder}/PASCAL.txt" in shlex.split(said.partition("next: ")[2])
 
 
 def completions(line: str, out: Path) -> set[str]:

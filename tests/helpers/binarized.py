@@ -46,17 +46,23 @@ def make(
     train: int = 60,
     valid: int = 12,
     parsed: bool = True,
+    target: str = "de",
+    words: dict[str, str] = DE,
 ) -> Path:
-    """Write, segment and binarize a corpus, its source a parse or text; returns the data directory."""
+    """Write, segment and binarize a corpus, its source a parse or text; returns the data directory.
+
+    Args:
+        target: the language into which ``words`` translate
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for split, count, seed in (("train", train, 1), ("valid", valid, 2)):
         lines = sentences(count, seed)
         (folder / f"{split}.en.conllu").write_text(conllu(lines, arcs), encoding="utf-8")
         (folder / f"{split}.en").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        german = [" ".join(DE[word] for word in line.split()) for line in lines]
-        (folder / f"{split}.de").write_text("".join(line + "\n" for line in german), encoding="utf-8")
+        translated = [" ".join(words[word] for word in line.split()) for line in lines]
+        (folder / f"{split}.{target}").write_text("".join(line + "\n" for line in translated), encoding="utf-8")
     seg, size = folder / "seg", {"sentencepiece": "60", "subword_nmt": "60"}[kind]
-    for lang, ending in (("en", "en.conllu" if parsed else "en"), ("de", "de")):
+    for lang, ending in (("en", "en.conllu" if parsed else "en"), (target, target)):
         inputs = [str(folder / f"{split}.{ending}") for split in ("train", "valid")]
         argv = ["segment", "--lang", lang, "--input", *inputs, "--output", str(seg), "--train", kind]
         assert command([*argv, "--vocab-size", size]) == 0
@@ -65,7 +71,7 @@ def make(
         "-s",
         "en",
         "-t",
-        "de",
+        target,
         "--trainpref",
         f"{seg}/train",
         "--validpref",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.lab.recipes.layout import Scored
+from fairseq_syntax.lab.recipes.layout import Run, Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, main_table, pictures, published, write_report
 from fairseq_syntax.lab.recipes.schema import Recipe
@@ -84,3 +84,13 @@ def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):
     for picture in section.blocks:
         assert f"]({picture.path.relative_to(plan.folder).as_posix()})" in markdown.read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8").count("<figure>") == 2
+
+
+def test_a_test_set_called_training_keeps_its_pictures(tmp_path):
+    buckets = [{"over": 0, "to": 10, "sentences": 4, "BLEU": {"base": 1.0, "DLAA": 2.0}}]
+    table = {"of": "source", "width": 10, "buckets": buckets}
+    results = Results({Scored("training"): scored(1.0, 2.0, by_length=table)}, {})
+    results.curves[Run("base", 1)] = {"valid": {"ppl": [(1, 9.0), (2, 4.0)]}}
+    sections = list(pictures(Plan(recipe(), tmp_path / "paper.yaml"), results))
+    titles = [picture.title for section in sections for picture in section.blocks]
+    assert titles == ["BLEU by length", "Perplexity of the validation data"]

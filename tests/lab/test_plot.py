@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 import sacrebleu
 from data_errors import data_error, refused
-from matplotlib import font_manager
+from matplotlib import font_manager, rcParams
+from matplotlib.cbook import is_math_text
+from matplotlib.text import Text
 from PIL import Image
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.figures import plot
+from fairseq_syntax.lab.figures.heatmap import heat_maps
 from fairseq_syntax.lab.scoring.by_property import by_length
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
+from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree
+from fairseq_syntax.use.pages.fonts import any_script
 
 STAMP = "2026-01-01 00:00:00 | INFO | train | "
 JSON_LOG = """Namespace(log_format='json')
@@ -130,6 +135,15 @@ def test_curves_are_drawn_per_run_and_kind(tmp_path):
         plot.training_curves(runs, ["loss"], since=13)
 
 
+def test_curves_of_several_validation_subsets_are_told_apart():
+    kinds = {kind: {"loss": [(1, 2.0 + place), (2, 1.0)]} for place, kind in enumerate(("train", "valid", "test"))}
+    figure = plot.training_curves({"a": kinds}, ["loss"])
+    drawn = {line.get_ydata()[0]: line.get_linestyle() for line in figure.axes[0].lines}
+    entries = {line.get_label(): line.get_linestyle() for line in figure.legends[0].get_lines()}
+    assert entries == {"a": "-", "valid": drawn[3.0], "test": drawn[4.0], "training": drawn[2.0]}
+    assert len(set(drawn.values())) == 3
+
+
 @pytest.mark.parametrize("names", [["a", "b", "c"], [f"a system with a long name {n}" for n in range(8)]])
 def test_the_legend_fits_the_picture(names):
     figure = plot.training_curves({name: {"valid": {"loss": [(1, 2.0), (2, 1.0)]}} for name in names}, ["loss"])
@@ -159,6 +173,32 @@ def test_bars_are_the_scores_by_length():
     axes, below = plot.bleu_by_length(table).axes
     assert [bar.get_height() for bar in axes.patches] == [20.0, 10.0, 21.0, 12.0]
     assert [text.get_text() for text in below.get_xticklabels()] == ["(0, 10]\n5", "(20, 30]\n1,234"]
+
+
+def test_a_system_looks_the_same_with_and_without_a_baseline():
+    buckets = [{"over": 0, "to": 9, "sentences": 1, "BLEU": {"plain": 1.0, "A": 2.0, "B": 3.0}}]
+    looks = []
+    for baseline in (None, "plain"):
+        bars = plot.bleu_by_length({"buckets": buckets, "of": "source"}, baseline).axes[0].containers
+        looks.append({bar.get_label(): (bar[0].get_facecolor(), bar[0].get_hatch()) for bar in bars})
+    assert looks[0].pop("plain") and looks[0] == looks[1]
+
+
+def test_a_legend_has_every_name():
+    """matplotlib leaves out names that begin with an underscore."""
+    names = ["_old", "new"]
+    scores = {"BLEU": {name: {"score": 1.0, "low": 0.5, "high": 1.5} for name in names}}
+    intervals = [{"over": None, "to": None, "sentences": 1, "scores": scores}]
+    lengths = [{"over": 0, "to": 9, "sentences": 1, "BLEU": dict.fromkeys(names, 1.0)}]
+    for figure in (
+        plot.bleu_by_length({"buckets": lengths, "of": "source"}),
+        plot.score_by_property({"property": "length", "intervals": intervals}, "BLEU"),
+        plot.training_curves({name: {"valid": {"loss": [(1, 1.0)]}} for name in names}, ["loss"]),
+        plot.reliability_diagram({name: [(0.5, 0.5, 9)] for name in names}),
+    ):
+        legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
+        found = [text.get_text().strip().partition(" ")[0] for text in legend.get_texts()]
+        assert [name for name in found if name in names] == names
 
 
 def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):
@@ -247,6 +287,42 @@ def test_names_in_any_script_are_drawn_and_not_boxes(tmp_path, text, fonts, capl
     plot.save(plot.box_plot({text: np.arange(9.0), "a": np.arange(9.0)}, "BLEU"), tmp_path / "x.png")
     assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"
     assert np.asarray(Image.open(tmp_path / "x.png").convert("L")).min() == 0
+
+
+def test_the_fonts_of_a_locale_are_those_of_its_language():
+    families = []
+    for language in ("ja", "ja_XX", "zh_CN"):
+        with any_script(language):
+            families.append(rcParams["font.family"])
+    assert families[0] == families[1]
+    if len([name for name in families[0] if "CJK" in name]) > 1:
+        assert families[0] != families[2]
+
+
+def test_dollar_signs_are_no_mathematics(tmp_path):
+    """matplotlib would draw what stands between two of them as a formula, and not draw ``$$`` at all."""
+    names = ["$5-$6", "$$"]
+    pieces = [*names, "</s>"]
+    exhibit = Exhibit(1, "", "", names, ["X"] * 2, [1] * 2, pieces)
+    exhibit.outputs["S"] = Output("", {}, pieces, {"cross": [np.full((1, 3, 3), 1 / 3)]})
+    without, exhibit.trees["parser"] = heat_maps(exhibit, "S", kind="cross"), Tree([0, 0], names, [0.5, None])
+    scores = {"BLEU": {name: {"score": 1.0} for name in names}}
+    part = {"property": "label=$a$", "intervals": [{"over": None, "to": 1, "sentences": 1, "scores": scores}]}
+    lengths = [{"over": 0, "to": 9, "sentences": 1, "BLEU": dict.fromkeys(names, 1.0)}]
+    for figure in (
+        without,
+        heat_maps(exhibit, "S", kind="cross"),
+        plot.box_plot(dict.fromkeys(names, np.arange(9.0)), "chrF"),
+        plot.bleu_by_length({"buckets": lengths, "of": "source"}),
+        plot.bleu_by_length({"buckets": lengths, "of": "source"}, "$$"),
+        plot.score_by_property(part, "BLEU"),
+        plot.training_curves({name: {"valid": {"loss": [(1, 1.0)]}} for name in names}, ["loss"]),
+        plot.reliability_diagram({name: [(0.5, 0.25, 100)] for name in names}),
+    ):
+        plot.save(figure, tmp_path / "x.png")
+        texts = [text.get_text() for text in figure.findobj(Text) if "$" in text.get_text()]
+        texts = [text for text in texts if "mathdefault" not in text]  # of the numbers at an axis
+        assert texts and not any(map(is_math_text, texts)), texts
 
 
 def test_no_figure_leaves_out_a_system_of_the_same_name_or_replaces_what_it_is_drawn_from(tmp_path, capsys):

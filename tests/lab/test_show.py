@@ -169,6 +169,23 @@ def test_data_of_the_other_direction_show_their_parse(trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_texts_without_spaces_are_compared_as_such(tmp_path):
+    """The data's words stand apart and the model's do not; and a sentence is more than one word."""
+    chinese = {"man": "男人", "dog": "狗", "woman": "女人", "bicycle": "自行车", "river": "河", "children": "孩子们"}
+    chinese |= {"the": "这", "sees": "看见", "follows": "跟着", "remembers": "记得", ".": "。"}
+    data = make(tmp_path, kind="subword_nmt", target="zh", words=chinese)
+    model = str(_train(data, tmp_path / "model", "pascal_transformer_tiny", "--criterion", "cross_entropy"))
+    reference = (tmp_path / "valid.zh").read_text(encoding="utf-8").splitlines()[2]
+    near = reference.replace(" ", "").replace("看见", "记得").replace("跟着", "记得")
+    (tmp_path / "near").write_text(f"{near}\n" * 12, encoding="utf-8")
+    (shown,), *_ = collect(str(data), "valid", [3], {"PASCAL": model}, files={"near": f"{tmp_path}/near"}, beam=1)
+    assert shown.reference == reference.replace(" ", "")
+    assert shown.outputs["near"].scores["BLEU"] > 10, "most characters are those of the reference"
+    with data_error("nosuch"):
+        collect(str(data), "valid", [3], {"PASCAL": model}, tokenize="nosuch")
+
+
+@pytest.mark.slow
 def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     data, models = trained
     (tmp_path / "copy").write_text("".join(f"line {i}\n" for i in range(1, 13)))
@@ -223,7 +240,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_pages_and_pictures(trained, tmp_path):
+def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained
     argv = ["show", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--data", str(data), "--beam", "1"]
     assert command([*argv, "--output", f"{tmp_path}/page.html", "--sentences", "2-4", "7"]) == 0
@@ -231,6 +248,7 @@ def test_the_command_writes_pages_and_pictures(trained, tmp_path):
     assert text.count('"number":') == 4 and "valid: en → de" in text
     assert command([*argv, "--output", f"{tmp_path}/one.png", "--layers", "0", "--heads", "0", "1"]) == 0
     assert np.asarray(Image.open(tmp_path / "one.png").convert("L")).std() > 5
+    assert "sentence 1 by PASCAL" in capsys.readouterr().out, "the others are not drawn"
     assert command([*argv, "--output", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
     assert command([*argv, "--output", f"{tmp_path}/one.gif"]) == 1
     refused([*argv, "--output", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"], option="--layers")
@@ -301,6 +319,23 @@ def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwa
     fonts = {"zh": "CJK", "ja": "CJK", "ar": "Arabic"}
     if lang == "en" or _has_font(fonts[lang]):
         assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"
+
+
+def _with_decoder():
+    """An exhibit whose decoder's last step attends to nothing but what its second one has read."""
+    exhibit = _exhibit(1, "a b", ["a", "b"], [1, 1], systems=["DBSA"])
+    weights = np.tril(np.full((3, 3), 0.1)) + np.diag([0.9, 0.8, 0.0])
+    weights[2] = [0, 1, 0]
+    exhibit.outputs["DBSA"].attention["decoder"] = [weights[None]]
+    return exhibit
+
+
+def test_the_decoder_attends_to_what_it_has_read():
+    """Its steps read </s> and then each piece, which the next step reads: not yet the piece that they write."""
+    figure = heat_maps(_with_decoder(), "DBSA", kind="decoder")
+    (panel, *_) = [axes for axes in figure.axes if axes.images]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["</s>", "the", "cat"]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["</s>", "the", "cat"]
 
 
 def test_many_heads_go_into_several_rows():
@@ -450,6 +485,15 @@ def test_every_script_has_its_letters(browser, tmp_path, lang, exhibit):
 
 
 @pytest.mark.slow
+def test_a_page_knows_how_its_languages_are_written(browser, tmp_path):
+    _open(browser, tmp_path, [_exhibit(1, "a b c", ["a", "b", "c"], [1, 1, 1])], src="ug-CN")
+    places = browser.run("[...document.querySelectorAll('#tree-picture .word')].map(t => +t.getAttribute('x'))")
+    assert places == sorted(places, reverse=True)
+    assert browser.run("unitsOf('我哋 喺度', 'yue').length") == 5
+    assert browser.run("unitsOf('two words', 'de').length") == 2 and not browser.run("rightToLeft('de')")
+
+
+@pytest.mark.slow
 def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     _open(browser, tmp_path, [_exhibit(1, "a b", ["a", "b"], [1, 1], systems=["PASCAL"])])
     kinds = "[...document.querySelectorAll('select.kind')].map(s => s.value).join()"
@@ -457,6 +501,30 @@ def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     browser.mouse(".panel:first-child .minis figure:nth-child(3) canvas", click=True)
     assert browser.run("[...document.querySelectorAll('select.head')].map(s => s.value).join()") == "2,0"
     assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_long_words_fit_a_phone(browser, tmp_path):
+    word = "Donaudampfschifffahrtsgesellschaftskapitänsmütze"
+    size = {"height": 1200, "deviceScaleFactor": 1}
+    browser.send("Emulation.setDeviceMetricsOverride", width=390, mobile=True, **size)
+    try:
+        _open(browser, tmp_path, [_exhibit(1, f"{word} {word}", [word, word], [1, 1], text=word)])
+        assert browser.run("document.documentElement.scrollWidth") <= 390, "nothing is wider than the window"
+    finally:
+        browser.send("Emulation.setDeviceMetricsOverride", width=1400, mobile=False, **size)
+
+
+@pytest.mark.slow
+def test_the_page_names_what_the_decoder_has_read(browser, tmp_path):
+    _open(browser, tmp_path, [_with_decoder()])
+    browser.run("state.panels.forEach(panel => { panel.kind = 'decoder' }); show()")
+    cell = "[...document.querySelectorAll('.panel:first-child .cells rect')].at(-1)"
+    browser.run(f"{cell}.id = 'strongest'")
+    browser.mouse("#strongest")
+    assert browser.run("document.querySelector('#tip').innerText") == "cat → the: 1.000"
+    names = "[...document.querySelectorAll('.panel:first-child [data-{}]')].map(t => t.textContent).join(' ')"
+    assert browser.run(names.format("row")) == browser.run(names.format("column")) == "</s> the cat"
 
 
 @pytest.mark.slow
@@ -475,6 +543,14 @@ def test_the_focus_stays_where_a_head_was_chosen(browser, tmp_path):
     browser.key("Enter")
     assert browser.run(f"document.activeElement === {mini}")
     assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_the_attention_of_a_long_text_has_a_strongest_colour(browser, tmp_path):
+    """A function takes about a hundred thousand arguments: the weights of 350 pieces are more."""
+    _open(browser, tmp_path, [EXHIBITS[0][1]])
+    layer = "{rows: 400, columns: 400, values: Uint8Array.from({length: 320000}, (_, k) => k < 160000 ? 1 : 204)}"
+    assert [browser.run(f"largest({layer}, {head}, 'map')") for head in (0, 1)] == [64 / 255, 204 / 255]
 
 
 @pytest.mark.slow

@@ -72,6 +72,18 @@ def test_what_suits_a_target_without_spaces(corpus):
     }, "files are named as seen from the recipe"
 
 
+@pytest.mark.parametrize("name", ["a #1", "b: c", "[v1], d", 'it\'s "e"', "@f", "{g}", "null", "- h", "2016", "é"])
+def test_files_of_any_name_are_in_the_recipe(corpus, name):
+    Path("corpus").rename(name)
+    train = [f"{name}/train.en", f"{name}/train.de"]
+    argv = ["init", "-s", "en", "-t", "de", "--train", *train, "--valid", f"{name}/valid"]
+    argv += ["--test", f"2016={name}/test", "--model-dir", f"./{name}"]
+    assert cli.main(argv) == 0
+    recipe = load(Path("recipe.yaml"))
+    assert recipe.corpus.train == train and recipe.corpus.valid == [f"{name}/valid"]
+    assert [*recipe.corpus.tests] == ["2016"] and recipe.parse.source.models == name
+
+
 def test_what_it_says(corpus, capsys):
     init("de")
     said = capsys.readouterr().out.splitlines()

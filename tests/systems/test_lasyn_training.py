@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from argparse import Namespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ import torch
 from data_errors import data_error, refused
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.data import Dictionary
 from random_parses import EOS, Line, flat, pad, random_line
 from tiny_syntax import tiny_model, tiny_task
 from toy_data import fairseq, logged
 
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.lab.scoring.diversity import training_bigrams
+from fairseq_syntax.lab.scoring.diversity import Diversifier, training_bigrams
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
@@ -325,6 +327,14 @@ def test_diversify_looks_at_its_options_first(tmp_path, capsys):
         with pytest.raises(SystemExit):
             main([*argv, option, "0"])
         assert f"{option}: " in capsys.readouterr().err
+
+
+def test_diversify_writes_its_texts_as_translations_are_written():
+    dictionary = Dictionary()
+    tokens = dictionary.encode_line("我 喜欢 它 。", add_if_not_exist=True)
+    cfg = SimpleNamespace(target_lang="zh")
+    task = SimpleNamespace(target_dictionary=dictionary, segmenter=lambda side: None, cfg=cfg)
+    assert Diversifier.text(SimpleNamespace(task=task), tokens) == "我喜欢它。"
 
 
 @pytest.mark.slow

@@ -372,6 +372,19 @@ def test_an_address_that_is_no_encoded_text(page):
     assert page.run("document.querySelector('#text').value") == "100%" and "100%" in page.run("state.text")
 
 
+def test_another_address_is_another_text(page):
+    page.run("location.hash = '#a%20b%20c'; new Promise(done => setTimeout(done, 100))")
+    rest(page)
+    assert page.run("state.text") == page.run("document.querySelector('#text').value") == "a b c"
+    assert page.run("location.hash") == "#a%20b%20c"
+
+
+def test_an_error_of_a_proxy_is_told_by_its_status(page):
+    page.run("fetch = () => Promise.resolve(new Response('<html>Bad Gateway</html>', {status: 502})); translateText()")
+    rest(page)
+    assert page.run("document.querySelector('#problem').innerText") == "The server answered with status 502."
+
+
 def test_reasons_are_of_what_was_asked_last(page):
     problem = "document.querySelector('#problem').innerText"
     translate(page, "x " * 1500)
@@ -404,6 +417,22 @@ def test_a_question_that_was_cancelled_changes_nothing(page):
     assert page.run(waits) == "false"
 
 
+def test_a_change_of_the_tree_does_not_cancel_a_text(page):
+    ask = "(async () => {{ {}; const asked = translateText({}); attach(7, 4); await asked; }})()"
+    page.run(ask.format("document.querySelector('#wanted input[value=plain]').checked = false", "true"))
+    rest(page)
+    assert said(page) == {"LDD": [GIRL, SAW]}, "the choice of models, and the change"
+    page.run(ask.format("$('text').value = 'a b c'", "false"))
+    rest(page)
+    assert page.run("state.text") == "a b c" and not page.run("anyChanged()")
+    page.run(
+        "(async () => { $('text').value = 'd e'; const asked = translateText();"
+        " original(); translateTree(); await asked; })()"
+    )
+    rest(page)
+    assert page.run("state.text") == "d e"
+
+
 def test_reasons_are_shown_and_go_away(page):
     page.run("document.querySelector('#text').value = 'x '.repeat(1500)")
     page.run("translateText()")
@@ -415,6 +444,78 @@ def test_reasons_are_shown_and_go_away(page):
     assert page.run("document.querySelector('#problem').hidden") and "b" in page.run(
         "document.querySelector('#tree-picture').textContent"
     )
+
+
+def test_a_text_that_is_too_long_is_not_cut_in_silence(page):
+    page.run("$('text').value = ''; $('text').focus(); 1")
+    page.send("Input.insertText", text="word " * 500)  # as pasted
+    page.key("Enter")
+    rest(page)
+    assert page.run("$('text').value.length") == 2500
+    assert "at most 2000 characters" in page.run("document.querySelector('#problem').innerText")
+
+
+def test_the_tree_of_a_long_text_can_be_changed_too(page):
+    translate(page, "word " * 300)
+    assert page.run("state.parsed.words.length") == 300
+    page.run("attach(5, 3)")
+    rest(page)
+    assert page.run("document.querySelector('#problem').innerText") == ""
+    assert page.run("state.now !== null && state.exhibit !== null")
+
+
+def test_another_choice_of_models_or_translations_keeps_the_changed_tree(page):
+    pick(page, 4, "clicks")
+    page.mouse("#wanted input[value=plain]", click=True)
+    rest(page)
+    assert said(page) == {"LDD": [GIRL, SAW]} and page.run("state.heads[7]") == 4
+    page.mouse("#wanted input[value=plain]", click=True)
+    rest(page)
+    assert said(page) == {"plain": PLAIN, "LDD": [GIRL, SAW]}
+    page.run("$('nbest').value = '3'; $('nbest').dispatchEvent(new Event('change')); 1")
+    rest(page)
+    lists = "document.querySelectorAll('.card .further').length"
+    assert said(page) == {"plain": PLAIN, "LDD": [GIRL, SAW]} and page.run(lists) == 2
+    page.mouse("#reset", click=True)
+    rest(page)
+    assert page.run(lists) == 2, "as many as are chosen"
+    pick(page, 4, "clicks")
+    page.mouse("#go", click=True)
+    rest(page)
+    assert said(page)["LDD"] == [SAW] and not page.run("anyChanged()"), "a sentence that is entered is parsed"
+
+
+def test_what_was_copied_is_said_for_a_moment(page):
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: {writeText: async text => { copied = text }}}); 1")
+    label = "document.querySelector('#copy-conllu').textContent"
+    before = page.run(label)
+    page.mouse("#copy-conllu", click=True)
+    assert page.run(label) == "Copied" and page.run("copied === state.parsed.conllu")
+    pick(page, 4, "clicks")
+    page.run("new Promise(done => setTimeout(done, 1600))")
+    assert page.run(label) == before, "the changed parse was not copied"
+
+
+def test_what_is_saved_is_what_the_translations_were_made_from(page):
+    page.run("save = (name, type, text) => { page = JSON.parse(text) }; page = null; 1")
+
+    def saved() -> tuple[str, str]:
+        """The head of the telescope and LDD's translation."""
+        everything = page.run("$('save-json').click(), page")
+        (row,) = (row for row in everything["conllu"].split("\n") if "telescope" in row)
+        return row.split("\t")[6], everything["translations"]["LDD"]["text"]
+
+    assert saved() == ("3", SAW)
+    pick(page, 4, "clicks")
+    assert saved() == ("5", GIRL)
+    page.run("answered = fetch; fetch = () => Promise.reject(new TypeError()); attach(7, 1)")
+    rest(page)
+    assert page.run("state.heads[7]") == 1 and "does not answer" in page.run("$('problem').innerText")
+    assert saved() == ("5", GIRL)
+    page.run("fetch = answered; 1")
+    page.mouse("#reset", click=True)
+    rest(page)
+    assert saved() == ("3", SAW)
 
 
 def test_it_fits_a_phone(page, tmp_path):
@@ -583,6 +684,49 @@ def test_further_translations_and_what_is_saved(page):
 
 def test_a_score_is_told_in_words_that_a_stranger_knows(page):
     assert page.run("document.querySelector('.card .number').innerText") == "confidence 78 %"  # exp(-0.25)
+
+
+class Undecided(OneSentenceParser):
+    """A parser with no arc of the telescope above its threshold."""
+
+    def _parse(self, words: list[str]) -> SentenceParse:
+        parse = super()._parse(words)
+        assert parse.arcs is not None
+        return replace(parse, arcs=[arc for arc in parse.arcs if arc[0] != 8])
+
+
+class Counting(Naming):
+    """A model that says how many arcs the telescope has."""
+
+    def of(self, line: ParsedLine) -> str:
+        return str([arc[1] for arc in line.arcs or () if arc[0] == 7])
+
+
+def test_a_chosen_arc_is_read_where_the_parser_had_none(browser):
+    source = Source(Undecided(ParserOptions(parser="undecided")))
+    with running(Service([Counting("LDD", False)], source)) as started:
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        translate(browser, SENTENCE)
+        assert said(browser) == {"LDD": ["[]"]}
+        pick(browser, 4, "clicks")
+        assert said(browser) == {"LDD": ["[4]", "[]"]}
+
+
+class Despairing(Naming):
+    """A model that gives its translation no probability."""
+
+    def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
+        return [[Translation("nichts", [], float("-inf"))] for _ in sentences]
+
+
+def test_no_probability_is_no_confidence(browser):
+    source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
+    with running(Service([Despairing("none", True)], source)) as started:
+        answer = started.translate(text=SENTENCE)[1]
+        assert answer["translations"][0]["score"] is None, "JSON has no infinity"
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        translate(browser, SENTENCE)
+        assert browser.run("document.querySelector('.card .number').innerText") == "confidence 0 %"
 
 
 class Splitting(OneSentenceParser):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairseq_syntax.corpus.words import RIGHT_TO_LEFT, language_of
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.use.pages.exhibit import Exhibit, Tree
-from fairseq_syntax.use.pages.fonts import any_script
+from fairseq_syntax.use.pages.fonts import any_script, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["heat_maps"]
 
-RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
 _BESIDE = 4  # heads per row
 _ARC, _TEXT = "#0b5cad", "#5b6570"
 
@@ -70,9 +70,13 @@ def heat_maps(
         raise SyntaxDataError(f"sentence {exhibit.number} has no tree {tree}", hint=meant(tree, exhibit.trees))
     trees = [] if kind == "decoder" else [exhibit.trees[tree]] if tree else list(exhibit.trees.values())
     maps = {layer: {head: weights[layer][head] for head in heads if head < len(weights[layer])} for layer in layers}
-    columns = output.pieces if kind == "decoder" else exhibit.pieces
-    rows = exhibit.pieces if kind == "encoder" else output.pieces
-    flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
+    read = [*output.pieces[-1:], *output.pieces[:-1]]  # by the decoder: </s> and the pieces before each step
+    rows, columns = {
+        "encoder": (exhibit.pieces, exhibit.pieces),
+        "cross": (output.pieces, exhibit.pieces),
+        "decoder": (read, read),
+    }[kind]
+    flip = language_of(src) in RIGHT_TO_LEFT and kind != "decoder"
     with any_script(src if kind != "decoder" else None):
         return _grid(exhibit, maps, columns, rows, next(iter(trees), None), flip)
 
@@ -117,11 +121,11 @@ def _grid(exhibit: Exhibit, maps: dict, columns, rows, parse: Tree | None, flip:
         for c, (panel, (title, shown)) in enumerate(zip(axes[r], pictures)):
             picture = panel.imshow(shown[:, ::-1] if flip else shown, cmap="Blues", vmin=0, vmax=top, aspect="auto")
             panel.set_title(title, fontsize=size + 1)
-            panel.set_yticks(range(len(rows)), rows if c == 0 else [""] * len(rows), fontsize=size)
+            panel.set_yticks(range(len(rows)), map(plain, rows) if c == 0 else [""] * len(rows), fontsize=size)
             panel.tick_params(length=0, labelbottom=False)
             # The pieces are drawn once, at the top, below the parse if there is one.
             if not parse and r == 0:
-                panel.set_xticks(places, columns, rotation=90, fontsize=size)
+                panel.set_xticks(places, map(plain, columns), rotation=90, fontsize=size)
                 panel.tick_params(labeltop=True)
     # All pictures have the same scale, so the last one serves for the colour bar.
     figure.colorbar(picture, ax=axes.ravel().tolist(), shrink=0.5, pad=0.01)
@@ -146,10 +150,15 @@ def _draw_parse(axes: Axes, exhibit: Exhibit, parse: Tree, pairs, columns, place
             top = max(levels, default=0) + 1
             _arrow(axes, middles[i], top)
             _label(axes, middles[i], top, "root", parse.p[i], size)
+    below: dict[str, Any] = {
+        "textcoords": "offset points",
+        "rotation": 90,
+        "ha": "center",
+        "va": "top",
+        "fontsize": size,
+    }
     for column, place in zip(columns, places):
-        axes.annotate(
-            column, (place, 0), (0, -3), textcoords="offset points", rotation=90, ha="center", va="top", fontsize=size
-        )
+        axes.annotate(plain(column), (place, 0), (0, -3), **below)
 
 
 def _arrow(axes: Axes, x: float, top: float) -> None:
@@ -160,4 +169,4 @@ def _arrow(axes: Axes, x: float, top: float) -> None:
 def _label(axes: Axes, x: float, y: float, label: str, p: float | None, size: float) -> None:
     text = f"{label} {p:.2f}".replace(" 0.", " .") if p is not None else label
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
-    axes.text(x, y + 0.08, text, ha="center", va="bottom", fontsize=size - 2, color=_TEXT, bbox=box)
+    axes.text(x, y + 0.08, plain(text), ha="center", va="bottom", fontsize=size - 2, color=_TEXT, bbox=box)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING
+from itertools import chain, cycle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.properties import interval_label
 from fairseq_syntax.runtime.files import atomic_open_binary
-from fairseq_syntax.use.pages.fonts import any_script
+from fairseq_syntax.use.pages.fonts import any_script, plain
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -62,7 +62,7 @@ def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
         medianprops={"color": "black", "linewidth": 1.6},
         meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5},
     )
-    axes.set_xticks(places, list(scores))
+    axes.set_xticks(places, map(plain, scores))
     axes.set_ylabel(f"{metric} of a sentence")
     return figure
 
@@ -85,12 +85,14 @@ def bleu_by_length(table: Mapping, baseline: str | None = None) -> Figure:
     if not names or (baseline is not None and baseline not in systems):
         raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=meant(str(baseline), systems))
     figure, (axes, below) = _axes(width=_width(buckets, names, 0.3), height=4.6, rows=2, ratios=(3, 1))
-    for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(names), 0.8), _looks(names))):
+    looks = zip(_looks(systems), cycle(HATCHES))  # a system looks the same with and without a baseline
+    shown = [(name, color, hatch) for (name, color, _), hatch in looks if name != baseline]
+    for offset, (name, color, hatch) in zip(_offsets(len(names), 0.8), shown):
         bars = [bucket["BLEU"][name] - (bucket["BLEU"][baseline] if baseline else 0.0) for bucket in buckets]
-        look = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
-        axes.bar(np.arange(len(bars)) + offset, bars, 0.8 / len(names) * 0.92, label=name, **look)
+        look = {"color": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        axes.bar(np.arange(len(bars)) + offset, bars, 0.8 / len(names) * 0.92, label=plain(name), **look)
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_ylabel(f"ΔBLEU over {baseline}" if baseline else "BLEU")
+    axes.set_ylabel(f"ΔBLEU over {plain(baseline)}" if baseline else "BLEU")
     axes.set_xticks(range(len(buckets)), [""] * len(buckets))
     sentences = np.array([bucket["sentences"] for bucket in buckets])
     below.bar(range(len(buckets)), 100 * sentences / sentences.sum(), 0.8, color="gray")
@@ -125,13 +127,14 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
         ends = np.array([[one.get("low", np.nan), one.get("high", np.nan)] for one in scores])
         errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
         bare = np.isnan(ends[:, 0])
-        axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
+        look = {"fmt": mark, "color": color, "markersize": 5, "capsize": 3, "label": plain(name)}
+        axes.errorbar(places + offset, middle, errors, **look)
         axes.plot(places[bare] + offset, middle[bare], mark, color=color, markerfacecolor="white", markersize=5)
     labels = [interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals]
-    axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
+    axes.set_xticks(places, [f"{plain(label)}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
     bounded = ["low" in one for interval in intervals for one in interval["scores"][metric].values()]
     hollow = "; hollow: too few for an interval" if any(bounded) and not all(bounded) else ""
-    axes.set_xlabel(f"{part['property']}; sentences below{hollow}")
+    axes.set_xlabel(f"{plain(part['property'])}; sentences below{hollow}")
     axes.set_ylabel(metric)
     _legend(figure)
     return figure
@@ -141,7 +144,8 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
 def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: int = 0) -> Figure:
     """One panel per metric over updates: validation as solid lines, means of training epochs as dashed ones.
 
-    If a log has no means of epochs, the means within epochs (``train_inner``) are drawn.
+    Further validation subsets (``--valid-subset``) are dotted lines, and then all are named in the legend. If a log has
+    no means of epochs, the means within epochs (``train_inner``) are drawn.
 
     Args:
         since: the first update to draw, since the values of the first updates would flatten the curves
@@ -151,6 +155,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
     """
     from matplotlib.lines import Line2D
 
+    subsets = dict.fromkeys(kind for curves in runs.values() for kind in curves if not kind.startswith("train"))
+    styles: dict[str, Any] = dict(zip(subsets, chain("-", cycle((":", "-.")))))
     figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
     for axes, metric in zip(np.atleast_1d(panels), metrics):
         drawn = False
@@ -159,10 +165,9 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
             train = "train" if metric in curves.get("train", {}) else "train_inner"
             for kind in curves:
                 points = [point for point in curves[kind].get(metric, ()) if point[0] >= since]
-                if points and (kind == train or not kind.startswith("train")):
+                if points and (kind == train or kind in styles):
                     x, y = zip(*points)
-                    style = "--" if kind == train else "-"
-                    axes.plot(x, y, style, color=color, marker=mark, markersize=4, linewidth=1.4)
+                    axes.plot(x, y, styles.get(kind, "--"), color=color, marker=mark, markersize=4, linewidth=1.4)
                     drawn = True
         if not drawn:
             logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
@@ -172,8 +177,12 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(axis="x", alpha=0.3)
-    handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in _looks(runs)]
-    handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
+    handles = [
+        Line2D([], [], color=color, marker=mark, markersize=4, label=plain(name)) for name, color, mark in _looks(runs)
+    ]
+    named: dict[str, Any] = styles if len(styles) > 1 else {"validation": "-"}
+    for subset, style in named.items():
+        handles.append(Line2D([], [], color="gray", linestyle=style, label=plain(subset)))
     handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
     _legend(figure, handles)
     return figure
@@ -191,7 +200,7 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
     for name, color, mark in _looks(curves):
         p, accuracy, count = (np.array(column, dtype=float) for column in zip(*curves[name]))
         error = float((count * np.abs(p - accuracy)).sum() / count.sum())
-        axes.plot(p, accuracy, f"{mark}-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
+        axes.plot(p, accuracy, f"{mark}-", color=color, markersize=4, label=f"{plain(name)} (ECE {100 * error:.1f}%)")
         below.plot(p, count / count.sum(), f"{mark}-", color=color, markersize=3)
     axes.set_ylabel("accuracy")
     for panel in (axes, below):

@@ -15,6 +15,7 @@ from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
@@ -33,7 +34,7 @@ def collect(
     files: Mapping[str, str] | None = None,
     gold: Sequence[ParsedLine] | None = None,
     beam: int = BEAM,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     device: str | None = None,
 ) -> tuple[list[Exhibit], str, str]:
     """Translate sentences of a split with every model, and collect their attention and parses.
@@ -44,6 +45,7 @@ def collect(
         checkpoints: the checkpoint of each system
         files: translations of the whole split by further systems, in the formats of :func:`.outputs.read_translations`
         gold: the split's gold parse, one per line
+        tokenize: sacrebleu's tokenizer (default: by the script of the references)
 
     Returns:
         the exhibits in the order of ``numbers``, and the codes of the source and the target language
@@ -53,6 +55,8 @@ def collect(
     """
     if not checkpoints:
         raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
+    if tokenize is not None:
+        Scorer("bleu", [[""]], tokenize)  # an unknown one is an error before anything is translated
     shown: dict[str, tuple[Translator, Any]] = {}
     for name, path in checkpoints.items():
         translator: Any = Translator.load(path, data, device=device, beam=beam)
@@ -82,13 +86,19 @@ def collect(
             show_model(exhibit, name, translator, of_model, number - 1)
         for name, lines in runs.items():
             exhibit.outputs[name] = Output(lines[number - 1])
+        exhibits.append(exhibit)
+    _score(exhibits, tokenize or tokenizer_of_text([exhibit.reference for exhibit in exhibits]))
+    return exhibits, src, tgt
+
+
+def _score(exhibits: Sequence[Exhibit], tokenize: str) -> None:
+    """Add the sentence scores of all outputs for which there is a reference."""
+    for exhibit in exhibits:
         if exhibit.reference:
             for key, metric in (("bleu", "BLEU"), ("chrf", "chrF")):
                 scorer = Scorer(key, [[exhibit.reference]], tokenize)
                 for output in exhibit.outputs.values():
                     output.scores[metric] = float(scorer.sentences([output.text])[0])
-        exhibits.append(exhibit)
-    return exhibits, src, tgt
 
 
 def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> Exhibit:
@@ -96,10 +106,11 @@ def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> 
     tokens = dataset.src[number - 1]
     pieces = [task.source_dictionary[i] for i in tokens.tolist()]
     exhibit = exhibit_of_parse(None, pieces)
-    exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, task.segmenter("source"))
+    decode = task.segmenter("source"), task.cfg.source_lang or ""
+    exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, *decode)
     if dataset.tgt is not None:
-        target = dataset.tgt[number - 1]
-        exhibit.reference = text_of_tokens(target, task.target_dictionary, task.segmenter("target"))
+        decode = task.segmenter("target"), task.cfg.target_lang or ""
+        exhibit.reference = text_of_tokens(dataset.tgt[number - 1], task.target_dictionary, *decode)
     if store is None:
         return exhibit
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)

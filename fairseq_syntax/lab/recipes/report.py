@@ -206,7 +206,8 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
         if curves.get("valid", {}).get("ppl"):
             first.setdefault(run.system, curves)
     if first:
-        drawn["training"] = {"Perplexity of the validation data": training_curves(first, ["ppl"])}
+        figures = drawn.setdefault("training", {})  # which may also be the name of a test set
+        figures["Perplexity of the validation data"] = training_curves(first, ["ppl"])
     for name, figures in drawn.items():
         saved = []
         for title, figure in figures.items():

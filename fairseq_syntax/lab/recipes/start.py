@@ -103,7 +103,8 @@ def first_recipe(
     sizes = ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in many_characters))}" for lang in langs)
     # At a small model's learning rate, post-norm layers hardly learn a distant language.
     normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if is_small else ""
-    lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts)]
+    sets = zip(tests.items(), counts)
+    lines = [f"\n    {_yaml(name)}: {_named(texts, base)}    # {count} pairs" for (name, texts), count in sets]
     return _TEMPLATE.read_text(encoding="utf-8").format(
         scale=scale,
         pairs=pairs,
@@ -114,7 +115,7 @@ def first_recipe(
         valid=_named(valid, base),
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        models=f"models: {shown(models, base)}" if models else _NO_MODELS,
+        models=f"models: {_yaml(shown(models, base))}" if models else _NO_MODELS,
         distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
         pieces=f"{{{sizes}}}",
         coverage=f", character_coverage: {{{covered}}}" if covered else "",
@@ -130,4 +131,12 @@ def first_recipe(
 def _named(texts: Sequence[str], base: Path) -> str:
     """The files of a split as named in a recipe: one, or a list."""
     names = [shown(text, base) for text in texts]
-    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+    return _yaml(names[0] if len(names) == 1 else names)
+
+
+def _yaml(value: str | list[str]) -> str:
+    """A text, or a list of texts, in YAML on one line: quoted where they would be read as something else."""
+    import yaml  # not above, since --help also needs this module
+
+    written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return written.removesuffix("...\n").rstrip("\n")

@@ -111,7 +111,8 @@ class Diversifier:
 
     def text(self, tokens: Any) -> str:
         """Tokens [T] as text."""
-        return text_of_tokens(tokens, self.task.target_dictionary, self.task.segmenter("target"))
+        decode = self.task.segmenter("target"), self.task.cfg.target_lang or ""
+        return text_of_tokens(tokens, self.task.target_dictionary, *decode)
 
     def _search(self, sentences: Sequence[int], **options: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         if not sentences:

@@ -8,8 +8,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const KINDS = {encoder: "encoder: source to source", cross: "decoder: target to source", decoder: "decoder: target to target"};
 const $ = id => document.getElementById(id);
 const percent = p => p === null || p === undefined ? "" : p.toFixed(2).replace(/^0/, "");
-const rightToLeft = language => ["ar", "fa", "he", "ur"].includes(language);
-const unspaced = language => ["zh", "ja", "th"].includes(language);
+const rightToLeft = language => __RIGHT_TO_LEFT__.includes(language);
+const unspaced = language => __WITHOUT_SPACES__.includes(language);
 /* the words of a text, or its letters where words have no spaces between them */
 const unitsOf = (text, language) => unspaced(language) ? [...text] : text.split(/\s+/).filter(Boolean);
 
@@ -208,7 +208,7 @@ function largest(layer, head, scale) {
   if (scale === "one") return 1;
   const size = layer.rows * layer.columns;
   /* a quarter at least, lest a head that attends to all alike look like one that attends to all strongly */
-  return Math.max(64, ...weightsOf(layer).subarray(head * size, (head + 1) * size)) / 255;
+  return weightsOf(layer).subarray(head * size, (head + 1) * size).reduce((most, weight) => Math.max(most, weight), 64) / 255;
 }
 function drawMini(parent, panel, layer, head, options) {
   const figure = node(parent, "figure");
@@ -235,8 +235,9 @@ function drawMini(parent, panel, layer, head, options) {
 function drawHeat(parent, sentence, panel, layer, options) {
   const {src, tgt} = options.languages;
   const output = sentence.outputs[panel.system];
-  const columns = panel.kind === "decoder" ? output.pieces : sentence.pieces;
-  const rows = panel.kind === "encoder" ? sentence.pieces : output.pieces;
+  /* what the decoder reads: </s>, which ends the pieces, and those before each step */
+  const read = [...output.pieces.slice(-1), ...output.pieces.slice(0, -1)];
+  const [rows, columns] = {encoder: [sentence.pieces, sentence.pieces], cross: [output.pieces, sentence.pieces], decoder: [read, read]}[panel.kind];
   const columnLang = panel.kind === "decoder" ? tgt : src, rowLang = panel.kind === "encoder" ? src : tgt;
   const flip = rightToLeft(src) && panel.kind !== "decoder";
   /* at their largest: the size of the letters depends on the cells, for which these leave room */

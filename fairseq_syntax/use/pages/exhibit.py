@@ -32,8 +32,9 @@ class Output:
     """A system's translation of a sentence.
 
     ``attention``: for each kind (``encoder``, ``cross``, ``decoder``), the weights [H, rows, columns] of each layer;
-    empty for translations from a file. The columns of ``encoder`` and ``cross`` are the source's pieces and ``</s>``;
-    the rows of ``cross`` and ``decoder`` are ``pieces``.
+    empty for translations from a file. The columns of ``encoder`` and ``cross`` are the source's pieces and ``</s>``.
+    The rows of ``cross`` are ``pieces``, each at the step that writes it; the rows and columns of ``decoder`` are what
+    the steps read, ``</s>`` and all ``pieces`` but the last.
     """
 
     text: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 
+from fairseq_syntax.corpus.words import language_of
+
 FAMILIES = (
     *("DejaVu Sans", "Noto Sans"),
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "Source Han Sans SC"),
@@ -15,6 +17,15 @@ FAMILIES = (
 # For browsers, which shape text and fall back by themselves once the families are named. They prefer Japanese to
 # Chinese fonts only if the lang attribute says so.
 CSS = ", ".join(f'"{family}"' for family in ("Noto Sans", *FAMILIES[2:])) + ", system-ui, sans-serif"
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib draws as it is.
+
+    Otherwise what stands between two dollar signs is mathematics, and legends leave out names that begin with an
+    underscore.
+    """
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 @contextmanager
@@ -32,7 +43,7 @@ def any_script(language: str | None = None):
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
     families = [family for family in FAMILIES if family in installed]
-    if language == "ja":
+    if language is not None and language_of(language) == "ja":
         families.sort(key=lambda family: 0 if family == "DejaVu Sans" else 2 - ("JP" in family or "Hiragino" in family))
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level

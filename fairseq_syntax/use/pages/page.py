@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.corpus.words import RIGHT_TO_LEFT, WITHOUT_SPACES, language_of
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output
 from fairseq_syntax.use.pages.fonts import CSS
 
@@ -23,7 +24,7 @@ def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
 
     Attention weights are stored in eight bits, in steps of 1/255.
     """
-    data = {"src": src.split("_")[0], "tgt": tgt.split("_")[0], "sentences": [exhibit_data(e) for e in exhibits]}
+    data = {"src": language_of(src), "tgt": language_of(tgt), "sentences": [exhibit_data(e) for e in exhibits]}
     return self_contained(_HERE / "page.html", title=title, data=data)
 
 
@@ -38,6 +39,8 @@ def self_contained(template: Path, *, title: str, data: Any) -> str:
         ("__DRAWING_CSS__", (_HERE / "drawing.css").read_text(encoding="utf-8")),
         ("__DRAWING_JS__", (_HERE / "drawing.js").read_text(encoding="utf-8")),
         ("__FONTS__", CSS),
+        ("__RIGHT_TO_LEFT__", json.dumps(sorted(RIGHT_TO_LEFT))),
+        ("__WITHOUT_SPACES__", json.dumps(sorted(WITHOUT_SPACES))),
         ("__TITLE__", html.escape(title)),
         ("__DATA__", text),
     ):

@@ -26,7 +26,7 @@ from fairseq_syntax.use import BEAM
 
 MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # per sentence
-MAX_TOKENS = 250  # per sentence
+MAX_TOKENS = 250  # per sentence that is given as tokens
 MAX_BEAM = 16
 FORMS = ("text", "tokens", "conllu")  # of the sentences of a request
 # The maximum length of a translation in pieces, relative to the source (with </s>) and absolute. A model that repeats
@@ -135,7 +135,7 @@ def _read(conllu: str) -> list[ParsedLine]:
         raise ValueError(f"more than {MAX_SENTENCES} sentences" if lines else "the CoNLL-U has no sentence")
     for number, line in enumerate(lines):
         for what, size, most in (
-            ("words", len(line.words), MAX_TOKENS),
+            ("words", len(line.words), MAX_CHARACTERS),  # as many as a text may have, whose parse may be sent again
             ("characters", len(text_of(line)), MAX_CHARACTERS),
             ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
         ):
@@ -239,7 +239,7 @@ class Hypothesis(BaseModel):
     model: str
     rank: int = Field(description="among this model's translations of the sentence; 0 is the best")
     text: str
-    score: float = Field(description="mean log-probability (base e) of its pieces")
+    score: float | None = Field(description="mean log-probability (base e) of its pieces; null for a probability of 0")
     pieces: list[str]
     cut: bool = Field(
         False,
