@@ -11,6 +11,7 @@ export find it.
 import os
 import sys
 from argparse import Namespace
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import MODEL, TRANSLATOR
 from fairseq_syntax.cli.command import Command, Flag, Option
@@ -73,7 +74,7 @@ def main(args: Namespace) -> None:
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
         if exported is not None:
             exported.save(model)  # updates the checksums in its description
-        finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
+        finished(path, str(best.head), f"fairseq-syntax translate {quote(model)} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
     if gold is not None:

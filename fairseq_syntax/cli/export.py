@@ -8,6 +8,7 @@ models that are plain Transformers at inference; label embeddings become source 
 """
 
 from argparse import Namespace
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import DATA, ONE_MODEL, OUTPUT_FOLDER
 from fairseq_syntax.cli.command import Command, Option
@@ -31,5 +32,5 @@ def main(args: Namespace) -> None:
     model = export.load(args.model, args.data)
     exported = export.export(model, args.to, args.output, quantization=args.quantization, source_tag=args.source_tag)
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
-    then = f"fairseq-syntax translate {args.output} --input FILE" if args.to in KINDS else ""
+    then = f"fairseq-syntax translate {quote(args.output)} --input FILE" if args.to in KINDS else ""
     finished(args.output, f"a model for {exported.kind}{factors}", then)

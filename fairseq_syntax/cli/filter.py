@@ -8,6 +8,7 @@ always removed, and options enable the other filters.
 """
 
 from argparse import Namespace
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import PROCESSES, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
@@ -62,7 +63,8 @@ def main(args: Namespace) -> None:
     conllu = (args.conllu, args.conllu_output) if args.conllu else None
     report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, workers=args.workers)
     print(report)
-    then = f"fairseq-syntax parse --input {args.output[0]} --output {args.output[0]}.conllu --lang LANG"
+    text, parse = quote(args.output[0]), quote(f"{args.output[0]}.conllu")
+    then = f"fairseq-syntax parse --input {text} --output {parse} --lang LANG"
     if conllu:
         then = then_segment(args.conllu_output)
     finished(", ".join(args.output), f"{report.kept} lines", then)

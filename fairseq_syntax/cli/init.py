@@ -11,6 +11,7 @@ two files, or a .tsv file.
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL
@@ -59,4 +60,4 @@ def main(args: Namespace) -> None:
         model_folder(args.source_lang, args.model_dir)
     except SyntaxDataError as error:
         print(f"before you run it: {error}")
-    finished(path, "the recipe", f"fairseq-syntax run {path}")
+    finished(path, "the recipe", f"fairseq-syntax run {quote(args.output)}")

@@ -9,6 +9,7 @@ parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT fro
 
 from argparse import Namespace
 from pathlib import Path
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PROCESSES, SEED, SEVERAL
 from fairseq_syntax.cli.command import Choice, Command, Flag, Option
@@ -53,4 +54,5 @@ def main(args: Namespace) -> None:
         doubling = Doubling(prefix, *langs, tuple(args.tags), args.form, args.words)
         how = {"parsed": prefix in args.train, "seed": args.seed, "workers": args.workers}
         print(write_multitask(doubling, str(outdir / Path(prefix).name), **how))
-    print(f"next: fairseq-preprocess -s {langs[0]} -t {langs[1]} --trainpref {outdir}/TRAIN --destdir BIN")
+    train = quote(f"{outdir}/TRAIN")
+    print(f"next: fairseq-preprocess -s {langs[0]} -t {langs[1]} --trainpref {train} --destdir BIN")

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, read_conllu
@@ -115,5 +116,5 @@ def print_report(args: Namespace, report: Mapping[str, Any], tables: Iterable[An
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
     """The command that segments a parse, for a command's last line; empty if the file is not named .conllu."""
-    command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --output DIR {how}"
+    command = f"fairseq-syntax segment --lang {lang} --input {quote(os.fspath(parse))} --output DIR {how}"
     return command if is_conllu(parse) else ""

@@ -12,6 +12,7 @@ import sys
 from argparse import Namespace
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import FILE_LANGUAGE, RAY, SEED, SEVERAL, WORKERS, positive, probability
 from fairseq_syntax.cli.command import Choice, Command, Flag, OneOf, Option
@@ -99,6 +100,6 @@ def main(args: Namespace) -> None:
             f"warning: the model normalises text: {len(segmenter.altered)} distinct words do not come back as they "
             f"were, among them {examples}"
         )
-    where = f"--trainpref {outdir}/TRAIN --validpref {outdir}/VALID --destdir BIN"
+    where = f"--trainpref {quote(f'{outdir}/TRAIN')} --validpref {quote(f'{outdir}/VALID')} --destdir BIN"
     plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
     print(f"next: fairseq-preprocess {plugin} -s SRC -t TGT {where}")

@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
+from shlex import quote
 
 from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
 from fairseq_syntax.cli.command import Command, Option
@@ -99,7 +100,7 @@ def main(args: Namespace) -> int:
             bar.update(len(chunk))
     cut.end("lines that may be cut")
     if args.output != "-":
-        finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {args.output}")
+        finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {quote(args.output)}")
     if args.alignments:
         finished(args.alignments, f"the alignments of {count} lines", file=sys.stderr)
     if bad:

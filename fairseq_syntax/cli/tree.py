@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from itertools import islice
+from shlex import quote
 from typing import Any
 
 from fairseq_syntax.cli.arguments import DATA, DEVICE, ONE_MODEL, positive, probability
@@ -73,5 +74,5 @@ def main(args: Namespace) -> None:
                 write_conllu(output, line)
                 words += len(line.words)
             lines += len(parsed)
-    then = f"fairseq-syntax eval-tree GOLD.conllu {args.output}"
+    then = f"fairseq-syntax eval-tree GOLD.conllu {quote(args.output)}"
     finished(args.output, f"{lines} lines, {words} words", then, file=sys.stderr)

@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,7 +205,8 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
 def train_command(destdir: str) -> str:
     """The training command suggested after binarization."""
     plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
-    return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
+    data = quote(destdir)
+    return f"fairseq-train {data} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {data} --check)"
 
 
 def wrap_main(module: Any) -> None:

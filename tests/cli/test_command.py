@@ -236,3 +236,18 @@ def test_module_and_script_are_the_same(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "fairseq-syntax" in capsys.readouterr().out
+
+
+def test_the_next_command_can_be_typed_whatever_the_folder_is_called(tmp_path, capsys):
+    folder = tmp_path / "my data; it's mine"
+    folder.mkdir()
+    for lang in ("en", "de"):
+        (folder / f"train.{lang}").write_text("a house\n" * 9)
+    text, pieces, kept = (str(folder / name) for name in ("train.en", "pieces", "kept"))
+    assert main(["segment", "--lang", "en", "--input", text, "--output", pieces, "--train", "words"]) == 0
+    assert main(["filter", "--input", text, str(folder / "train.de"), "--output", f"{kept}.en", f"{kept}.de"]) == 0
+    segmented, filtered = (
+        shlex.split(line) for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")
+    )
+    assert f"{pieces}/TRAIN" in segmented
+    assert f"{kept}.en" in filtered and f"{kept}.en.conllu" in filtered
