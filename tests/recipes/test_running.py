@@ -251,6 +251,45 @@ def test_kept_translations_replace_those_of_other_settings(recipe):
     assert again.results().reports == results.reports
 
 
+def kept_by(recipe: Path, changes: dict[str, str]) -> Path:
+    """A file of results of all runs and tables of a recipe."""
+    plan, kept, path = Plan(load(recipe, changes), recipe), Kept(), recipe.parent / "kept.jsonl.gz"
+    facts = {"seconds": {}, "commands": [], "values": {}}
+    for run in plan.runs:
+        outputs = {str(table): [str(table)] * 40 for table in plan.outputs(run)}
+        kept.runs[str(run)] = {"run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
+    runs = {str(run): plan.key(run) for run in plan.runs}
+    for table in plan.tables():
+        report = {"baseline": plan.baseline_of(table), "systems": []}
+        kept.scores[str(table)] = {"table": str(table), "key": plan.score_key(table), "runs": runs, "report": report}
+    kept.write(path)
+    return path
+
+
+def test_kept_results_of_a_test_are_not_those_of_another_one(recipe):
+    """Tests that are renamed, above all where two change their names."""
+    two = {"corpus.tests": "{one: corpus/test, two: corpus/valid}"}
+    kept = {"kept": str(kept_by(recipe, two))}
+
+    def known(tests: str) -> tuple[int, int]:
+        work = Work(Plan(load(recipe, {"corpus.tests": tests, **kept}), recipe))
+        return len(work.kept_runs), len(work.results().reports)
+
+    assert known(two["corpus.tests"]) == (4, 2)
+    assert known("{two: corpus/test, one: corpus/valid}") == (0, 0)
+    assert known("{one: corpus/test, three: corpus/valid}") == (0, 0)
+
+
+def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):
+    def variant(baseline: str) -> dict[str, str]:
+        return {"translate.variants": f"{{greedy: {{options: {{beam: 1}}, baseline: {baseline}}}}}"}
+
+    kept = {"kept": str(kept_by(recipe, variant("other")))}
+    for baseline, tables in (("other", ["test", "test.greedy"]), ("base", ["test"])):
+        work = Work(Plan(load(recipe, {**variant(baseline), **kept}), recipe))
+        assert [str(table) for table in work.results().reports] == tables and len(work.kept_runs) == 4
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_a_report_is_written_although_a_value_is_missing(recipe, capsys):

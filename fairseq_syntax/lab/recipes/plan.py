@@ -154,6 +154,11 @@ class Plan(Layout):
             stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], run=str(run)))
         return stages
 
+    def baseline_of(self, table: Scored) -> str:
+        """The system with which the others are compared in a table."""
+        variant = self.recipe.translate.variants.get(table.variant, Variant())
+        return variant.baseline or self.recipe.baseline
+
     @property
     def tokenizer(self) -> str:
         """sacrebleu's tokenizer for the target language."""
@@ -169,7 +174,7 @@ class Plan(Layout):
                 outputs[name] = of
         if not outputs:
             return None
-        baseline = variant.baseline or self.recipe.baseline
+        baseline = self.baseline_of(table)
         has_baseline = baseline in outputs  # no tests against an unfinished one
 
         def lines_of(pattern: str | None) -> In | None:
