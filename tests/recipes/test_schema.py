@@ -192,6 +192,19 @@ def test_no_two_stages_have_one_name_or_make_one_file(tmp_path, command):
         plan.stages(plan.runs)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"translate.variants": "{some: {options: {beam: 1}}}", "score.lines": "{some: some.txt}"},
+        {"corpus.tests": "{a: test_2016_flickr, a.some: test_2017_flickr}", "score.lines": "{some: some.txt}"},
+    ],
+)
+def test_no_two_tables_have_one_name(tmp_path, changes):
+    path = with_systems(tmp_path, SYSTEMS)
+    with data_error("two tables of scores", path=path):
+        Plan(load(path, changes), path)
+
+
 def test_checkpoints_of_epochs_are_kept_however_the_option_is_written(tmp_path):
     path = with_systems(tmp_path, SYSTEMS)
     for key in ("keep-last-epochs", "keep_last_epochs"):
