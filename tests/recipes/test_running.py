@@ -29,6 +29,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import Results, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import Command, Stage, states
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -141,9 +142,19 @@ def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, o
     folders = []
     monkeypatch.setattr(Work, "run", lambda work, runner: folders.append(work.plan.folder) or ["train base/1"])
     options = [option.format(tmp_path / "a $b") for option in options]
-    for smoke in ([], ["--smoke"]):
-        assert command(["run", str(recipe), "--to", "score", *options, *smoke]) == 1
+    for option in ([], ["--smoke"]):
+        assert command(["run", str(recipe), "--to", "score", *options, *option]) == 1
     assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
+    small = smoke(load(recipe, {"page": "PAGE.md", "kept": "kept.jsonl.gz"}))
+    plan = Plan(small, recipe)
+    base = {"name": "base", "runs": ["base.1.out"], "mean": {"BLEU": 1.0}, "sd": {"BLEU": None}}
+    scored = {"signatures": {"BLEU": ""}, "sentences": 40, "systems": [base]}
+    write_report(plan, Results({plan.tables()[0]: scored}, {}))
+    assert (plan.folder / "report.md").exists()
+    assert sorted(path.name for path in recipe.parent.iterdir()) == ["corpus", "r.yaml", "runs"]
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])

@@ -21,7 +21,8 @@ def smoke(recipe: Recipe) -> Recipe:
     small = recipe.model_copy(deep=True)
     small.name = f"{recipe.name}-smoke"
     small.folder = recipe.folder and f"{recipe.folder}-smoke"
-    small.kept, small.device, small.workers, small.seeds = None, "cpu", 1, recipe.seeds[:1]
+    small.device, small.workers, small.seeds = "cpu", 1, recipe.seeds[:1]
+    small.kept, small.page = None, None  # what is next to the recipe is of the recipe itself
     small.corpus.first, small.corpus.subset = FIRST, Subset(pairs=PAIRS)
     small.corpus.words, small.corpus.download, small.corpus.filter.languages = {}, False, False
     for side in filter(None, (small.parse.source, small.parse.target)):
