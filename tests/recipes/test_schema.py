@@ -106,6 +106,24 @@ def test_a_recipe_extends_another(tmp_path):
     assert recipe.name == "longer" and recipe.folder is None
 
 
+def test_an_option_has_one_spelling(tmp_path):
+    """With underscores as with dashes, also where it replaces one of another recipe, or leaves it out."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for name in ("share-decoder-input-output-embed", "max-epoch", "child-weight"):
+        text = text.replace(name, name.replace("-", "_"))
+    (tmp_path / "base.yaml").write_text(text, encoding="utf-8")
+    path = tmp_path / "recipe.yaml"
+    path.write_text("extends: base.yaml\nsize: {share-decoder-input-output-embed: false}\ntrain: {max-epoch: null}\n")
+    recipe = load(path, {"train.max_update": "7", "systems.PSH.options.child-weight": "2", "translate.len_pen": "1"})
+    assert recipe.size["share-decoder-input-output-embed"] == "false" and recipe.train["max-update"] == "7"
+    assert not {"max_epoch", "max-epoch", "max_update"} & recipe.train.keys()
+    assert recipe.systems["PSH"].options == {"child-weight": "2"} and recipe.translate.options["len-pen"] == "1"
+    assert recipe.corpus.filter.max_length == 100, "keys of recipes have underscores"
+    path.write_text("extends: base.yaml\ntrain:\n  max-epoch: 2\n  max_epoch: 3\n")
+    with data_error("duplicate", path=path, line=4):
+        load(path)
+
+
 SYSTEMS = """
 systems:
   transformer: {arch: transformer, about: the baseline, train: {lr: 0.1, dropout: 0.2}, options: {a: 1}}

@@ -56,8 +56,7 @@ def _located(message: str, known: list[str], program: str, run: Run, plan: Plan)
     places = read(plan.path).places
     for name in re.findall(r"--([\w-]+)", why):
         for section in (*_SECTIONS, *(("systems", run.system, *part) for part in ((), ("options",), *_SECTIONS))):
-            for key in (name, name.replace("-", "_")):
-                where, line = places.get((*section, key), (where, line))
+            where, line = places.get((*section, name), (where, line))
         wrong, right = (why.split("'")[-2], re.findall(r"[\w.+-]+", choices)) if choices else (name, known)
         hint = hint if wrong in right else meant(wrong, right)
     return SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

@@ -103,7 +103,7 @@ class Plan(Layout):
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
         words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
         words += [Free("--cpu")] if recipe.device == "cpu" else []
-        if not {"no-epoch-checkpoints", "keep-last-epochs"} & {key.replace("_", "-") for key in values}:
+        if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")

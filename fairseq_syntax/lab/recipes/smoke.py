@@ -46,9 +46,8 @@ def smoke(recipe: Recipe) -> Recipe:
 
 def _cut(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace options of fairseq-train by fast ones: narrow layers, float32, no limits."""
-    dashed = {key.replace("_", "-"): value for key, value in values.items()}
     return {
         key: str(min(int(value), WIDTH)) if key.endswith(_WIDTHS) and str(value).isdigit() else value
-        for key, value in dashed.items()
+        for key, value in values.items()
         if key not in _LEFT_OUT
     }
