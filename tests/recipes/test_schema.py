@@ -230,6 +230,23 @@ def test_checkpoints_of_epochs_are_kept_however_the_option_is_written(tmp_path):
         assert "--no-epoch-checkpoints" not in str(plan.train(plan.runs[0]).commands[0])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_training_is_the_same_on_a_machine_with_several_gpus(tmp_path, device, monkeypatch):
+    """fairseq trains on all of them, with so many times larger batches, unless the recipe says on how many."""
+    from fairseq import options
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    path = with_systems(tmp_path, SYSTEMS.replace(", options: {a: 1}", ""))
+
+    def processes(changes: dict[str, str]) -> int:
+        plan = Plan(load(path, {"device": device, **changes}), path)
+        words = plan.train(plan.runs[0]).commands[0].arguments()[3:]
+        return options.parse_args_and_arch(options.get_training_parser(), words).distributed_world_size
+
+    assert processes({}) == 1
+    assert processes({"train.distributed-world-size": "4"}) == 4
+
+
 def test_a_choice_without_a_run_is_told():
     plan = Plan(load(EXAMPLE), EXAMPLE)
     assert [str(run) for run in plan.chosen(["pascal"], [2])] == ["pascal/2"]

@@ -105,6 +105,10 @@ class Plan(Layout):
         words += [Free("--cpu")] if recipe.device == "cpu" else []
         if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
+        if not any(key.startswith("distributed-") for key in values):
+            # By default fairseq starts a process for each GPU that it sees, with --cpu too, and so an update would have
+            # as many batches.
+            words += options({"distributed-world-size": Free(1)})
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
