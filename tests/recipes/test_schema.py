@@ -164,6 +164,24 @@ def test_zero_is_a_value_as_any_other(tmp_path):
     assert " --resamples 0 --trials 0 " in str(score.commands[0])
 
 
+def test_the_search_is_that_of_the_other_translations_without_a_parse(tmp_path):
+    """An option that cannot be taken over is told."""
+    text = EXAMPLE.read_text(encoding="utf-8").replace("\n  beam: 4", "\n  beam: 4\n  lenpen: 0.6")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    def command(options: str) -> str:
+        plan = Plan(load(path, {"translate.variants.text-alone.options": options}), path)
+        check_options(plan)
+        return str(plan.translations(plan.runs[0])[-1].commands[0])
+
+    assert " --beam 4 --lenpen 0.6 --parser none " in command("{}")
+    assert " --beam 5 --parser none " in command("{beam: null, lenpen: null, max-tokens: null}")
+    for option in ("sampling: true", "max-len-a: 1.2"):
+        with data_error(option.partition(":")[0], path=path):
+            command(f"{{{option}}}")
+
+
 def with_commands(folder: Path, before: str) -> Plan:
     """One command reads what another makes, and both come before the same stages; a third reads a model."""
     commands = f"""

@@ -18,6 +18,7 @@ from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, 
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
+SEARCH = ("beam", "lenpen", "max-len-b")  # options of fairseq-generate that `translate` has, too
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a shell command
 _SHELL = (lambda path: shlex.quote(shown(path)), shown)  # how paths are written outside and inside quotes
 
@@ -124,12 +125,13 @@ class Plan(Layout):
         stages = []
         for table, output in self.outputs(run).items():
             variant = self.variants(run.system)[table.variant]
-            values = {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
+            values = self.search_options(run, variant)
             words: list[Word]
             if variant.without_parse:  # fairseq-generate would read the parse in the binarized data
                 words = ["fairseq-syntax", "translate", checkpoint]
                 # fairseq-generate's default beam, as for the others; that of `translate` is narrower.
-                words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
+                words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam") or 5})
+                words += options({key: values.get(key) for key in SEARCH if key != "beam"})
                 words += ["--parser", "none", "--missing-parse", "neutral"]
                 words += options({"input": In(self.text(table.test, source)), "output": Out(output)})
                 command = Command(words)
@@ -142,6 +144,11 @@ class Plan(Layout):
             name = f"translate {run} {table}"
             stages.append(self.stage("translate", name, [command], [output], reads=reads, run=str(run)))
         return stages
+
+    def search_options(self, run: Run, variant: Variant) -> dict[str, Any]:
+        """The options of fairseq-generate in a variant."""
+        recipe = self.recipe
+        return {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
 
     def trees(self, run: Run) -> list[Stage]:
         """The stages that compare the trees predicted by a model's parent head with the parse."""

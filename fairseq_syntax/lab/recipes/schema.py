@@ -207,7 +207,9 @@ class Variant(Section):
 
     systems: list[str] | None = _key(None, "systems to include (default: all)")
     baseline: str | None = _key(None, "baseline system (default: that of `score`)")
-    without_parse: bool = _key(False, "translate the text without its parse")
+    without_parse: bool = _key(
+        False, "translate the text without its parse; of the options, beam, lenpen and max-len-b apply"
+    )
     options: Options = _key({}, "additional options of fairseq-generate")
 
 

@@ -13,7 +13,7 @@ _WIDTHS = ("embed-dim", "ffn-embed-dim", "hidden-size", "out-embed-dim", "embed-
 _LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs",
              "max-update", "max-tokens")  # fmt: skip
 _TRAIN = {"max-update": str(UPDATES), "max-tokens": "1000"}
-_TRANSLATE = {"beam": "2", "max-len-a": "0", "max-len-b": "12"}
+_TRANSLATE = {"beam": "2", "max-len-a": None, "max-len-b": "12"}
 
 
 def smoke(recipe: Recipe) -> Recipe:
