@@ -22,6 +22,7 @@ from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.cli.run import _translate_command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -145,6 +146,15 @@ def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, o
     for option in ([], ["--smoke"]):
         assert command(["run", str(recipe), "--to", "score", *options, *option]) == 1
     assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+def test_the_command_that_translates_takes_no_model_of_a_control(recipe):
+    work = Work(Plan(load(recipe), recipe))
+    for run in work.plan.runs:
+        work.plan.model(run).mkdir(parents=True)
+        work.plan.checkpoint(run).touch()
+    assert "models/base/2/checkpoint_best.pt" in _translate_command(work)
+    assert _translate_command(Work(Plan(load(recipe), recipe), only=["other"])) == ""
 
 
 def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
