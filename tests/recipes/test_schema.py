@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from data_errors import data_error
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -104,6 +106,27 @@ def test_a_recipe_extends_another(tmp_path):
     assert list(recipe.systems) == ["lstm"]
     assert recipe.train["max-epoch"] == "12" and recipe.train["lr"] == "0.004"
     assert recipe.name == "longer" and recipe.folder is None
+
+
+def test_options_of_a_reader_reach_it(tmp_path):
+    """Where YAML could read them as others, they are quoted; otherwise they are as in the recipe."""
+    values = {"plain": "2017", "names": ["a", "b"], "words": {"ja": "mecab -Owakati"}}
+    hard = {"none": None, "names": ["a, b", "c"], "words": {"ja": "sed 's/\\t/\"/'"}, "text": "a: b #c", "empty": ""}
+    path = changed(tmp_path, "target: de", "target: ja")
+    for options, plain in ((values, True), (hard, False)):
+        recipe = load(path, {"corpus.options": json.dumps(options)})
+        words = Plan(recipe, path).stages(Plan(recipe, path).runs)[0].commands[0].arguments()
+        given = dict(word.split("=", 1) for at, word in zip(words, words[1:]) if at == "--option")
+        assert {name: yaml.load(text, yaml.BaseLoader) for name, text in given.items() if name != "none"} == {
+            name: value for name, value in options.items() if value is not None
+        }
+        assert (given == {"plain": "2017", "names": "[a, b]", "words": "{'ja': 'mecab -Owakati'}"}) is plain
+    assert yaml.safe_load(given["none"]) is None
+
+
+def test_what_a_recipe_extends_cannot_be_changed():
+    with data_error("extends", option="--set"):
+        load(EXAMPLE, {"extends": "other.yaml"})
 
 
 def test_an_option_has_one_spelling(tmp_path):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
 from fairseq_syntax.lab.recipes.layout import Layout
+from fairseq_syntax.lab.recipes.reading import TextLoader
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
 
@@ -52,8 +56,16 @@ def corpus(layout: Layout) -> Stage:
 
 
 def _yaml(value: Any) -> str:
-    """Format a reader's option as YAML, as ``corpus --option`` expects."""
-    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+    """Format a reader's option as YAML, as ``corpus --option`` expects: plain where that reads the same."""
+    if isinstance(value, list):
+        plain = "[" + ", ".join(map(str, value)) + "]"
+    else:
+        plain = "null" if value is None else str(value)
+    try:
+        is_same = yaml.load(plain, TextLoader) == value
+    except yaml.YAMLError:
+        is_same = False
+    return plain if is_same else json.dumps(value, ensure_ascii=False)
 
 
 def filtered(layout: Layout) -> Stage:

@@ -39,9 +39,11 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     """
     path = Path(path)
     document = read(path)
+    if "extends" in (changes or {}):
+        raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
         try:
-            keys = _set(document.values, key, yaml.load(text, _Texts))
+            keys = _set(document.values, key, yaml.load(text, TextLoader))
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
         for depth in range(1, len(keys) + 1):
@@ -57,7 +59,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise _as_data_error(error.errors(), document, path) from None
 
 
-class _Texts(yaml.SafeLoader):
+class TextLoader(yaml.SafeLoader):
     """A loader that keeps scalars as strings, except null, since YAML 1.1 reads the language ``no`` as False."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute, as in PyYAML)
@@ -70,7 +72,7 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
     try:
         # Composed once, for both the places and the values of keys.
-        loader = _Texts(path.read_text(encoding="utf-8"))
+        loader = TextLoader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         document = Document(None, dict(_places(node, (), path)))
         document.values = None if node is None else _with_dashes(loader.construct_document(node))
