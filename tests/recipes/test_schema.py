@@ -60,6 +60,11 @@ def test_the_example_has_all_its_keys_read():
         ("  source: en\n", "", "corpus:", "source"),
         ("target: de", "target: en", "corpus:", "target"),
         ("  data: ../data/multi30k ", "  # ", "corpus:", "data"),
+        ("size: {en: 4000, de: 4000}", "size: {en: 4000, fr: 4000}", "size: {en: 4000, fr", "fr"),
+        ("    linear: linear\n", "    linear: linaer\n", "linear: linaer", "linaer"),
+        ("    linear: linear\n", "    linear: damaged\n", "linear: damaged", "--wrong-arcs"),
+        ("    linear: linear\n", "    linear: linear\n    parse: flat\n", "    parse: flat", "parse"),
+        ("\n  dropout: 0.1", "\n  seed: 5", "  seed: 5", "seeds"),
     ],
 )
 def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after, line, meant):
@@ -89,7 +94,7 @@ def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, 
 
 
 def test_texts_are_read_as_they_are_written(tmp_path):
-    recipe = load(changed(tmp_path, "target: de", "target: no"))
+    recipe = load(changed(tmp_path, "target: de", "target: no"), {"pieces.size": "4000"})
     assert recipe.corpus.target == "no"
     assert load(EXAMPLE).train["lr"] == "0.004"
 
@@ -112,7 +117,7 @@ def test_options_of_a_reader_reach_it(tmp_path):
     """Where YAML could read them as others, they are quoted; otherwise they are as in the recipe."""
     values = {"plain": "2017", "names": ["a", "b"], "words": {"ja": "mecab -Owakati"}}
     hard = {"none": None, "names": ["a, b", "c"], "words": {"ja": "sed 's/\\t/\"/'"}, "text": "a: b #c", "empty": ""}
-    path = changed(tmp_path, "target: de", "target: ja")
+    path = changed(tmp_path, "size: {en: 4000, de: 4000}", "size: 4000")
     for options, plain in ((values, True), (hard, False)):
         recipe = load(path, {"corpus.options": json.dumps(options)})
         words = Plan(recipe, path).stages(Plan(recipe, path).runs)[0].commands[0].arguments()

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairseq_syntax.errors import meant
+from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.lab import controls
 from fairseq_syntax.lab.recipes.stages import Kind
 
 NAME = r"^\w[\w.+-]*$"  # names are used as file names
@@ -153,6 +154,14 @@ class Control(Section):
     seed: int = _key(1, "random seed")
     wrong_arcs: float | None = _key(None, "for damaged: the share of arcs to replace", ge=0, le=1)
     about: str = _key("", "description for the report")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Control:
+        try:
+            controls.Control(tuple(self.make), self.seed, wrong_arcs=self.wrong_arcs)
+        except SyntaxDataError as error:  # which the command would raise too, after hours of parsing
+            raise ValueError(f"{error.option or 'make'}: {error.message}") from error
+        return self
 
 
 def _controls(value: Any) -> Any:
@@ -338,6 +347,8 @@ class Recipe(Section):
             if system.arch is None:
                 raise _error("has no arch, and extends no system that has one", "systems", name)
             _check_names([system.parse], parses, "parse", "systems", name, "parse")
+        if "parse" in self.parse.controls:
+            raise _error("is the name of the parse itself", "parse", "controls", "parse")
         if self.parse.controls and self.parse.source is None:
             raise _error("a control is made from the source's parse: give parse.source", "parse", "controls")
         score = self.score
@@ -355,10 +366,27 @@ class Recipe(Section):
         systems_named |= {("score", "values", name): one.systems or () for name, one in score.values.items()}
         for place, names in systems_named.items():
             _check_names(filter(None, names), self.systems, "system", *place)
+        langs = (self.corpus.source, self.corpus.target)
+        of_language = {"models": self.pieces.models, "character_coverage": self.pieces.character_coverage}
+        for key, values in {**of_language, "size": self.pieces.size}.items():
+            for lang in values if isinstance(values, dict) else ():
+                _check_names([lang], langs, "language", "pieces", key, lang)
+        self._check_set_here()
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
                 raise _error(f"no system is called SYSTEM.{control}, to compare SYSTEM with", "score", "shares")
         return self
+
+    def _check_set_here(self) -> None:
+        """Check that no option of training is one that the recipe sets itself, which would come later."""
+        sections: dict[tuple[str, ...], Options] = {("size",): self.size, ("train",): self.train}
+        for name, system in self.systems.items():
+            of_system = {"size": system.size, "train": system.train, "options": system.options}
+            sections |= {("systems", name, key): values for key, values in of_system.items()}
+        for place, values in sections.items():
+            for key, instead in {"seed": "seeds", "arch": "arch of the system", "save-dir": "folder"}.items():
+                if key in values:
+                    raise _error(f"is set by the recipe: write {instead}", *place, key)
 
     @property
     def baseline(self) -> str:
