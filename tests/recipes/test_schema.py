@@ -60,6 +60,7 @@ def test_the_example_has_all_its_keys_read():
         ("  source: en\n", "", "corpus:", "source"),
         ("target: de", "target: en", "corpus:", "target"),
         ("  data: ../data/multi30k ", "  # ", "corpus:", "data"),
+        ("test2016: test_2016_flickr", "test2016: [test_2016_flickr, test_2017_flickr]", "corpus:", "one split"),
         ("size: {en: 4000, de: 4000}", "size: {en: 4000, fr: 4000}", "size: {en: 4000, fr", "fr"),
         ("    linear: linear\n", "    linear: linaer\n", "linear: linaer", "linaer"),
         ("    linear: linear\n", "    linear: damaged\n", "linear: damaged", "--wrong-arcs"),

@@ -117,6 +117,7 @@ class Corpus(Section):
             "a reader gives train and valid itself: name one or the other": has_reader and has_files,
             "a reader needs data, the folder with its files": has_reader and self.data is None,
             "give tests, at least one": not self.tests,
+            "a test set is one split of the reader": has_reader and any(len(one) != 1 for one in self.tests.values()),
             "no test set can be called train or valid": self.tests.keys() & {"train", "valid"},
         }
         for problem, is_there in problems.items():
