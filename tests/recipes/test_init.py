@@ -72,6 +72,18 @@ def test_what_suits_a_target_without_spaces(corpus):
     }, "files are named as seen from the recipe"
 
 
+def test_files_whose_names_mean_something_in_yaml(corpus):
+    (corpus / "corpus").rename(corpus / "a, b #1: c")
+    files = [f"a, b #1: c/{split}" for split in ("train", "valid", "test")]
+    both = [f"{files[1]}.{lang}" for lang in ("en", "de")]
+    words = ["--train", files[0], "--valid", *both, "--test", files[2], "--model-dir", "m #1", "-s", "en", "-t", "de"]
+    assert cli.main(["init", *words, "--system", "pascal", "pascal"]) == 0
+    recipe = load(Path("recipe.yaml"))
+    assert (recipe.corpus.train, recipe.corpus.valid) == ([files[0]], both)
+    assert recipe.corpus.tests == {"test": [files[2]]} and recipe.parse.source.models == "m #1"
+    assert list(recipe.systems) == ["transformer", "pascal"]
+
+
 def test_what_it_says(corpus, capsys):
     init("de")
     said = capsys.readouterr().out.splitlines()

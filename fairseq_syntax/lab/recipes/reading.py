@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
         try:
-            keys = _set(document.values, key, yaml.load(text, TextLoader))
+            keys = _set(document.values, key, yaml.load(text, _Texts))
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
         for depth in range(1, len(keys) + 1):
@@ -59,7 +60,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise _as_data_error(error.errors(), document, path) from None
 
 
-class TextLoader(yaml.SafeLoader):
+class _Texts(yaml.SafeLoader):
     """A loader that keeps scalars as strings, except null, since YAML 1.1 reads the language ``no`` as False."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute, as in PyYAML)
@@ -68,11 +69,24 @@ class TextLoader(yaml.SafeLoader):
     }
 
 
+def as_yaml(value: Any) -> str:
+    """A value of a recipe as YAML in one line: plain where it reads the same."""
+    if isinstance(value, list):
+        plain = "[" + ", ".join(map(str, value)) + "]"
+    else:
+        plain = "null" if value is None else str(value)
+    try:
+        is_same = yaml.load(plain, _Texts) == value
+    except yaml.YAMLError:
+        is_same = False
+    return plain if is_same else json.dumps(value, ensure_ascii=False)
+
+
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
     try:
         # Composed once, for both the places and the values of keys.
-        loader = TextLoader(path.read_text(encoding="utf-8"))
+        loader = _Texts(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         document = Document(None, dict(_places(node, (), path)))
         document.values = None if node is None else _with_dashes(loader.construct_document(node))

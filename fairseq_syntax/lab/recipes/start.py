@@ -114,7 +114,7 @@ def first_recipe(
         valid=_named(valid, base),
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        models=f"models: {shown(models, base)}" if models else _NO_MODELS,
+        models=f"models: {_named([models], base)}" if models else _NO_MODELS,
         distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
         pieces=f"{{{sizes}}}",
         coverage=f", character_coverage: {{{covered}}}" if covered else "",
@@ -128,6 +128,8 @@ def first_recipe(
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
-    """The files of a split as named in a recipe: one, or a list."""
+    """Files as named in a recipe: one, or a list."""
+    from fairseq_syntax.lab.recipes.reading import as_yaml  # here, since --help lists the systems: it imports pydantic
+
     names = [shown(text, base) for text in texts]
-    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+    return as_yaml(names[0] if len(names) == 1 else names)
