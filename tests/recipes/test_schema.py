@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_options_of_a_reader_reach_it(tmp_path):
     for options, plain in ((values, True), (hard, False)):
         recipe = load(path, {"corpus.options": json.dumps(options)})
         words = Plan(recipe, path).stages(Plan(recipe, path).runs)[0].commands[0].arguments()
-        given = dict(word.split("=", 1) for at, word in zip(words, words[1:]) if at == "--option")
+        given = dict(word.split("=", 1) for at, word in pairwise(words) if at == "--option")
         assert {name: yaml.load(text, yaml.BaseLoader) for name, text in given.items() if name != "none"} == {
             name: value for name, value in options.items() if value is not None
         }
