@@ -22,6 +22,7 @@ from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Run, located
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.runtime.files import read_lines
 
 _VALID = re.compile(
     r"valid on 'valid' subset \| loss (?P<loss>[\d.]+) \| nll_loss (?P<nll>[\d.]+).* num_updates (?P<updates>\d+)"
@@ -43,7 +44,7 @@ def entry_of(plan: Plan, run: Run, folder: Path, hide: list[str]) -> dict[str, A
     """
 
     def lines(name: str) -> list[str]:
-        return (folder / f"{name}.last.txt").read_text(encoding="utf-8").splitlines()
+        return list(read_lines(folder / f"{name}.last.txt"))
 
     done = json.loads((folder / "done").read_text(encoding="utf-8"))
     command = (folder / "command").read_text(encoding="utf-8").strip()

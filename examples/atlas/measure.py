@@ -30,6 +30,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
 from fairseq_syntax.lab.scoring.significance import Difference, Resampled
+from fairseq_syntax.runtime.files import read_lines
 
 HERE = Path(__file__).resolve().parent
 BASELINE = "transformer"
@@ -181,7 +182,7 @@ def both_references() -> dict[str, list[str]]:
 
 def text_of(path: Path) -> list[str]:
     """The lines of a text file."""
-    return path.read_text(encoding="utf-8").splitlines()
+    return list(read_lines(path))
 
 
 def atis() -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.runtime.files import read_lines
 
 Link = tuple[int, int]
 
@@ -108,8 +109,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     args = parser.parse_args()
     ours, theirs = args.languages
-    pieces = (args.data / "pieces" / f"train.{theirs}").read_text(encoding="utf-8")
-    target = [line.split() for line in pieces.splitlines()]
+    target = [line.split() for line in read_lines(args.data / "pieces" / f"train.{theirs}")]
     parses = list(read_conllu(args.data / "parses" / f"train.{ours}.conllu", n_lines=len(target)))
     links = align([parse.words for parse in parses], target)
     figures = measure(parses[: args.lines], links[: args.lines])

@@ -51,7 +51,7 @@ def main(args: Namespace) -> None:
     if path.exists():
         raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     langs = args.source_lang, args.target_lang
-    chosen = args.system or ["pascal"]
+    chosen = list(dict.fromkeys(args.system or ["pascal"]))
     text = first_recipe(path, *langs, args.train, args.valid, named_splits(args.test), chosen, args.model_dir)
     with atomic_open(path) as file:
         file.write(text)

@@ -74,8 +74,9 @@ COMMAND = Command(__doc__, "start", ARGUMENTS, step=2, resumes=True)
 def _translate_command(work: Work) -> str:
     """The command that translates raw text with the last trained system of the recipe, if any can."""
     source = work.plan.recipe.parse.source
-    checkpoints = [work.plan.checkpoint(run) for run in work.chosen]
-    trained = [shown(path) for path in checkpoints if path.exists()]
+    # a model that was trained on a control parse does not take the parse of a text
+    real = [run for run in work.chosen if work.plan.recipe.systems[run.system].parse == "parse"]
+    trained = [shown(path) for path in map(work.plan.checkpoint, real) if path.exists()]
     if not trained or (source is not None and source.files is not None):
         return ""
     words = ["fairseq-syntax", "translate", trained[-1], "--input", "FILE"]

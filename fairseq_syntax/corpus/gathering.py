@@ -34,6 +34,8 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
             hint = "give two files, and further references beside the target"
             raise SyntaxDataError("a .tsv file has one reference", path=texts[0], hint=hint)
         return [plain_or_gz(Path(texts[0]))]
+    if any(map(is_table, texts)):  # of several, one alone would be read
+        raise SyntaxDataError(f"a split is one .tsv file, not {' '.join(texts)}", hint="join them: cat")
     if len(texts) == 2:
         names = list(texts)
     elif len(texts) == 1:

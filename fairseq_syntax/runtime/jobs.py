@@ -62,12 +62,14 @@ class Step:
     def record(self) -> dict[str, Any] | None:
         """The record of the step: ``made_from``, ``outputs`` (digests by name) and ``note``; None if it is not done.
 
-        A step is not done if it was only begun, was made from something else, or an output is missing or has changed.
+        A step is not done if it was only begun, was made from something else, or an output is missing or has changed;
+        nor if its outputs have changed their names among themselves, since names are not in the fingerprint.
         """
         record = read_record(self.outputs[0])
         if record is None or record["made_from"] != self.made_from or record.get("outputs") is None:
             return None
-        is_done = all(path.is_file() for path in self.outputs) and record["outputs"] == self._digests()
+        # In order: files that have swapped their names have the same digests by name, but are to be swapped.
+        is_done = all(map(Path.is_file, self.outputs)) and [*record["outputs"].items()] == [*self._digests().items()]
         return record if is_done else None
 
     def begin(self) -> None:

@@ -667,6 +667,11 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
         named_splits([one, f"t2016={two}"])
 
 
+def test_a_second_table_of_a_split_is_not_lost():
+    with data_error("b.tsv.gz"):
+        split_files(["a.tsv", "b.tsv.gz"], ("en", "de"))
+
+
 def test_further_references_belong_to_a_test_set_of_files(tmp_path, capsys):
     for name in ("train.en", "train.de", "train.de.1"):
         write(tmp_path / name, "a\n")

@@ -86,15 +86,16 @@ def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
         "command": "fairseq-train /a/machine/x\n",
         "done": json.dumps({"seconds": 5, "cpu": "a CPU", "code": 0}),
         "train.log": "x | valid on 'valid' subset | loss 3.5 | nll_loss 2.25 | ppl 4 | num_updates 120 | best 1\n",
-        "test.last.txt": "ein Satz\n\n",
+        "test.last.txt": "ein\u2028Satz\n\n",  # Unicode's line breaks are text
         "valid.last.txt": "noch einer\n",
     }.items():
-        (run / name).write_text(text)
+        (run / name).write_text(text, encoding="utf-8")
     (tmp_path / "runs" / "PSH.parser" / "1").mkdir()  # not finished
     monkeypatch.setattr(sys, "argv", ["keep.py", str(tmp_path / "other.yaml"), str(tmp_path / "runs"), "--hide", "/a/"])
     assert keep.main() == 0
     monkeypatch.setattr(measure, "HERE", tmp_path)
-    assert measure.runs_of("other") == {"PSH.parser": [["ein Satz", ""]]}
+    assert measure.runs_of("other") == {"PSH.parser": [["ein\u2028Satz", ""]]}
+    assert measure.text_of(run / "test.last.txt") == ["ein\u2028Satz", ""]
     plan, path = keep.plan_of(tmp_path / "other.yaml")
     (entry,) = Kept.read(path).runs.values()
     assert entry["facts"]["curve"] == [[120, 3.5, 2.25]] and entry["facts"]["valid"] == ["noch einer"]

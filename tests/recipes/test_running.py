@@ -22,6 +22,7 @@ from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.cli.run import _translate_command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -29,6 +30,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import Results, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import Command, Stage, states
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -141,9 +143,28 @@ def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, o
     folders = []
     monkeypatch.setattr(Work, "run", lambda work, runner: folders.append(work.plan.folder) or ["train base/1"])
     options = [option.format(tmp_path / "a $b") for option in options]
-    for smoke in ([], ["--smoke"]):
-        assert command(["run", str(recipe), "--to", "score", *options, *smoke]) == 1
+    for option in ([], ["--smoke"]):
+        assert command(["run", str(recipe), "--to", "score", *options, *option]) == 1
     assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+def test_the_command_that_translates_takes_no_model_of_a_control(recipe):
+    work = Work(Plan(load(recipe), recipe))
+    for run in work.plan.runs:
+        work.plan.model(run).mkdir(parents=True)
+        work.plan.checkpoint(run).touch()
+    assert "models/base/2/checkpoint_best.pt" in _translate_command(work)
+    assert _translate_command(Work(Plan(load(recipe), recipe), only=["other"])) == ""
+
+
+def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
+    small = smoke(load(recipe, {"page": "PAGE.md", "kept": "kept.jsonl.gz"}))
+    plan = Plan(small, recipe)
+    base = {"name": "base", "runs": ["base.1.out"], "mean": {"BLEU": 1.0}, "sd": {"BLEU": None}}
+    scored = {"signatures": {"BLEU": ""}, "sentences": 40, "systems": [base]}
+    write_report(plan, Results({plan.tables()[0]: scored}, {}))
+    assert (plan.folder / "report.md").exists()
+    assert sorted(path.name for path in recipe.parent.iterdir()) == ["corpus", "r.yaml", "runs"]
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
@@ -249,6 +270,45 @@ def test_kept_translations_replace_those_of_other_settings(recipe):
     again, made = run(recipe, kept="kept.jsonl.gz")
     assert made == ["score test"] and len(again.kept_runs) == 4
     assert again.results().reports == results.reports
+
+
+def kept_by(recipe: Path, changes: dict[str, str]) -> Path:
+    """A file of results of all runs and tables of a recipe."""
+    plan, kept, path = Plan(load(recipe, changes), recipe), Kept(), recipe.parent / "kept.jsonl.gz"
+    facts = {"seconds": {}, "commands": [], "values": {}}
+    for run in plan.runs:
+        outputs = {str(table): [str(table)] * 40 for table in plan.outputs(run)}
+        kept.runs[str(run)] = {"run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
+    runs = {str(run): plan.key(run) for run in plan.runs}
+    for table in plan.tables():
+        report = {"baseline": plan.baseline_of(table), "systems": []}
+        kept.scores[str(table)] = {"table": str(table), "key": plan.score_key(table), "runs": runs, "report": report}
+    kept.write(path)
+    return path
+
+
+def test_kept_results_of_a_test_are_not_those_of_another_one(recipe):
+    """Tests that are renamed, above all where two change their names."""
+    two = {"corpus.tests": "{one: corpus/test, two: corpus/valid}"}
+    kept = {"kept": str(kept_by(recipe, two))}
+
+    def known(tests: str) -> tuple[int, int]:
+        work = Work(Plan(load(recipe, {"corpus.tests": tests, **kept}), recipe))
+        return len(work.kept_runs), len(work.results().reports)
+
+    assert known(two["corpus.tests"]) == (4, 2)
+    assert known("{two: corpus/test, one: corpus/valid}") == (0, 0)
+    assert known("{one: corpus/test, three: corpus/valid}") == (0, 0)
+
+
+def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):
+    def variant(baseline: str) -> dict[str, str]:
+        return {"translate.variants": f"{{greedy: {{options: {{beam: 1}}, baseline: {baseline}}}}}"}
+
+    kept = {"kept": str(kept_by(recipe, variant("other")))}
+    for baseline, tables in (("other", ["test", "test.greedy"]), ("base", ["test"])):
+        work = Work(Plan(load(recipe, {**variant(baseline), **kept}), recipe))
+        assert [str(table) for table in work.results().reports] == tables and len(work.kept_runs) == 4
 
 
 @pytest.mark.slow

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from data_errors import data_error
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -58,6 +61,12 @@ def test_the_example_has_all_its_keys_read():
         ("  source: en\n", "", "corpus:", "source"),
         ("target: de", "target: en", "corpus:", "target"),
         ("  data: ../data/multi30k ", "  # ", "corpus:", "data"),
+        ("test2016: test_2016_flickr", "test2016: [test_2016_flickr, test_2017_flickr]", "corpus:", "one split"),
+        ("size: {en: 4000, de: 4000}", "size: {en: 4000, fr: 4000}", "size: {en: 4000, fr", "fr"),
+        ("    linear: linear\n", "    linear: linaer\n", "linear: linaer", "linaer"),
+        ("    linear: linear\n", "    linear: damaged\n", "linear: damaged", "--wrong-arcs"),
+        ("    linear: linear\n", "    linear: linear\n    parse: flat\n", "    parse: flat", "parse"),
+        ("\n  dropout: 0.1", "\n  seed: 5", "  seed: 5", "seeds"),
     ],
 )
 def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after, line, meant):
@@ -87,7 +96,7 @@ def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, 
 
 
 def test_texts_are_read_as_they_are_written(tmp_path):
-    recipe = load(changed(tmp_path, "target: de", "target: no"))
+    recipe = load(changed(tmp_path, "target: de", "target: no"), {"pieces.size": "4000"})
     assert recipe.corpus.target == "no"
     assert load(EXAMPLE).train["lr"] == "0.004"
 
@@ -104,6 +113,45 @@ def test_a_recipe_extends_another(tmp_path):
     assert list(recipe.systems) == ["lstm"]
     assert recipe.train["max-epoch"] == "12" and recipe.train["lr"] == "0.004"
     assert recipe.name == "longer" and recipe.folder is None
+
+
+def test_options_of_a_reader_reach_it(tmp_path):
+    """Where YAML could read them as others, they are quoted; otherwise they are as in the recipe."""
+    values = {"plain": "2017", "names": ["a", "b"], "words": {"ja": "mecab -Owakati"}}
+    hard = {"none": None, "names": ["a, b", "c"], "words": {"ja": "sed 's/\\t/\"/'"}, "text": "a: b #c", "empty": ""}
+    path = changed(tmp_path, "size: {en: 4000, de: 4000}", "size: 4000")
+    for options, plain in ((values, True), (hard, False)):
+        recipe = load(path, {"corpus.options": json.dumps(options)})
+        words = Plan(recipe, path).stages(Plan(recipe, path).runs)[0].commands[0].arguments()
+        given = dict(word.split("=", 1) for at, word in pairwise(words) if at == "--option")
+        assert {name: yaml.load(text, yaml.BaseLoader) for name, text in given.items() if name != "none"} == {
+            name: value for name, value in options.items() if value is not None
+        }
+        assert (given == {"plain": "2017", "names": "[a, b]", "words": "{'ja': 'mecab -Owakati'}"}) is plain
+    assert yaml.safe_load(given["none"]) is None
+
+
+def test_what_a_recipe_extends_cannot_be_changed():
+    with data_error("extends", option="--set"):
+        load(EXAMPLE, {"extends": "other.yaml"})
+
+
+def test_an_option_has_one_spelling(tmp_path):
+    """With underscores as with dashes, also where it replaces one of another recipe, or leaves it out."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for name in ("share-decoder-input-output-embed", "max-epoch", "child-weight"):
+        text = text.replace(name, name.replace("-", "_"))
+    (tmp_path / "base.yaml").write_text(text, encoding="utf-8")
+    path = tmp_path / "recipe.yaml"
+    path.write_text("extends: base.yaml\nsize: {share-decoder-input-output-embed: false}\ntrain: {max-epoch: null}\n")
+    recipe = load(path, {"train.max_update": "7", "systems.PSH.options.child-weight": "2", "translate.len_pen": "1"})
+    assert recipe.size["share-decoder-input-output-embed"] == "false" and recipe.train["max-update"] == "7"
+    assert not {"max_epoch", "max-epoch", "max_update"} & recipe.train.keys()
+    assert recipe.systems["PSH"].options == {"child-weight": "2"} and recipe.translate.options["len-pen"] == "1"
+    assert recipe.corpus.filter.max_length == 100, "keys of recipes have underscores"
+    path.write_text("extends: base.yaml\ntrain:\n  max-epoch: 2\n  max_epoch: 3\n")
+    with data_error("duplicate", path=path, line=4):
+        load(path)
 
 
 SYSTEMS = """
@@ -144,6 +192,24 @@ def test_zero_is_a_value_as_any_other(tmp_path):
     assert " --seed 0 " in str(train.commands[0])
     score = plan.score(plan.tables()[0], plan.runs)
     assert " --resamples 0 --trials 0 " in str(score.commands[0])
+
+
+def test_the_search_is_that_of_the_other_translations_without_a_parse(tmp_path):
+    """An option that cannot be taken over is told."""
+    text = EXAMPLE.read_text(encoding="utf-8").replace("\n  beam: 4", "\n  beam: 4\n  lenpen: 0.6")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    def command(options: str) -> str:
+        plan = Plan(load(path, {"translate.variants.text-alone.options": options}), path)
+        check_options(plan)
+        return str(plan.translations(plan.runs[0])[-1].commands[0])
+
+    assert " --beam 4 --lenpen 0.6 --parser none " in command("{}")
+    assert " --beam 5 --parser none " in command("{beam: null, lenpen: null, max-tokens: null}")
+    for option in ("sampling: true", "max-len-a: 1.2"):
+        with data_error(option.partition(":")[0], path=path):
+            command(f"{{{option}}}")
 
 
 def with_commands(folder: Path, before: str) -> Plan:
@@ -192,11 +258,41 @@ def test_no_two_stages_have_one_name_or_make_one_file(tmp_path, command):
         plan.stages(plan.runs)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"translate.variants": "{some: {options: {beam: 1}}}", "score.lines": "{some: some.txt}"},
+        {"corpus.tests": "{a: test_2016_flickr, a.some: test_2017_flickr}", "score.lines": "{some: some.txt}"},
+    ],
+)
+def test_no_two_tables_have_one_name(tmp_path, changes):
+    path = with_systems(tmp_path, SYSTEMS)
+    with data_error("two tables of scores", path=path):
+        Plan(load(path, changes), path)
+
+
 def test_checkpoints_of_epochs_are_kept_however_the_option_is_written(tmp_path):
     path = with_systems(tmp_path, SYSTEMS)
     for key in ("keep-last-epochs", "keep_last_epochs"):
         plan = Plan(load(path, {f"train.{key}": "3"}), path)
         assert "--no-epoch-checkpoints" not in str(plan.train(plan.runs[0]).commands[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_training_is_the_same_on_a_machine_with_several_gpus(tmp_path, device, monkeypatch):
+    """fairseq trains on all of them, with so many times larger batches, unless the recipe says on how many."""
+    from fairseq import options
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    path = with_systems(tmp_path, SYSTEMS.replace(", options: {a: 1}", ""))
+
+    def processes(changes: dict[str, str]) -> int:
+        plan = Plan(load(path, {"device": device, **changes}), path)
+        words = plan.train(plan.runs[0]).commands[0].arguments()[3:]
+        return options.parse_args_and_arch(options.get_training_parser(), words).distributed_world_size
+
+    assert processes({}) == 1
+    assert processes({"train.distributed-world-size": "4"}) == 4
 
 
 def test_a_choice_without_a_run_is_told():

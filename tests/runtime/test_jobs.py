@@ -55,6 +55,17 @@ def test_a_step_is_known_by_what_it_is_made_from_and_not_by_names(tmp_path, sour
     assert len({step.made_from, *(other.made_from for other in others)}) == 5
 
 
+def test_outputs_that_swap_their_names_are_made_anew(tmp_path):
+    """The step itself is the same, as are the digests by name."""
+    stamp, one, two = (tmp_path / name for name in ("stamp", "one", "two"))
+    for path in (stamp, one, two):
+        path.write_text(path.name)
+    step = Step((stamp, one, two), "what they are made from")
+    step.finish()
+    assert step.record() is not None
+    assert Step((stamp, two, one), step.made_from).record() is None
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parts_are_merged_and_a_step_that_is_done_is_not_made_again(tmp_path, source, workers):
     step = Step.of("shout", [tmp_path / "out"], [source])

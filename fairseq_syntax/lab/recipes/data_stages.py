@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
 from fairseq_syntax.lab.recipes.layout import Layout
+from fairseq_syntax.lab.recipes.reading import as_yaml
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
 
@@ -27,7 +28,7 @@ def corpus(layout: Layout) -> Stage:
         reader, data = corpus.reader, layout.place(corpus.data)
         if reader.endswith(".py"):
             reader = str(layout.place(reader))
-        of_reader = {key: _yaml(value) for key, value in corpus.options.items()}
+        of_reader = {key: as_yaml(value) for key, value in corpus.options.items()}
         tests = {name: splits[0] for name, splits in corpus.tests.items()}
         words += options({"reader": reader, "data": Out(data), "option": of_reader, "test": tests})
         if corpus.download:  # the folder is still to be filled, so its content is not an input
@@ -49,11 +50,6 @@ def corpus(layout: Layout) -> Stage:
     made += [path for test in layout.tests for path in layout.references(test)[1:]]
     commands = [Command([*words, *options({"output": Out(folder)})])]
     return layout.stage("corpus", "corpus", commands, made, reads=tuple(reads), listed=tuple(listed))
-
-
-def _yaml(value: Any) -> str:
-    """Format a reader's option as YAML, as ``corpus --option`` expects."""
-    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
 
 
 def filtered(layout: Layout) -> Stage:

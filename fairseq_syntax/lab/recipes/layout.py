@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,6 +73,10 @@ class Layout:
         self.tests = list(recipe.corpus.tests)
         self.splits = ["train", "valid", *self.tests]
         self.data = self.folder / "data"
+        for name, count in Counter(map(str, self.tables())).items():
+            if count > 1:  # one would take the place of the other
+                hint = "rename the test set, the variant or the lines"
+                raise SyntaxDataError(f"two tables of scores would be called {name}", path=path, hint=hint)
 
     @cached_property
     def runs(self) -> list[Run]:

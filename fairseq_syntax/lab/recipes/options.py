@@ -9,10 +9,12 @@ import re
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.lab.recipes import stages
 from fairseq_syntax.lab.recipes.layout import Run
-from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.plan import SEARCH, Plan
 from fairseq_syntax.lab.recipes.reading import read
 
+_OF_BATCHES = ("batch-size", "max-tokens", "fp16")  # how translations are made, not which
 _SECTIONS = (("size",), ("train",), ("translate",))  # `train` overrides `size`
 
 
@@ -27,6 +29,18 @@ def check_options(plan: Plan) -> None:
                 refusal = _refusal(program, stage.commands[0].arguments()[3:])
                 if refusal is not None:
                     raise _located(*refusal, program, run, plan)
+        _check_without_parse(run, plan)
+
+
+def _check_without_parse(run: Run, plan: Plan) -> None:
+    """Raise SyntaxDataError for an option that a translation without a parse would leave out, and so differ in it."""
+    for name, variant in plan.variants(run.system).items():
+        values = plan.search_options(run, variant) if variant.without_parse else {}
+        for key, value in values.items():
+            if stages.options({key: value}) and key not in (*SEARCH, *_OF_BATCHES):
+                message = f"translate.variants.{name}: {key} does not apply without a parse"
+                hint = f"of the options, {', '.join(SEARCH)} do; `{key}: null` in the variant's leaves it out"
+                raise SyntaxDataError(message, path=plan.path, hint=hint)
 
 
 def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None:
@@ -56,8 +70,7 @@ def _located(message: str, known: list[str], program: str, run: Run, plan: Plan)
     places = read(plan.path).places
     for name in re.findall(r"--([\w-]+)", why):
         for section in (*_SECTIONS, *(("systems", run.system, *part) for part in ((), ("options",), *_SECTIONS))):
-            for key in (name, name.replace("-", "_")):
-                where, line = places.get((*section, key), (where, line))
+            where, line = places.get((*section, name), (where, line))
         wrong, right = (why.split("'")[-2], re.findall(r"[\w.+-]+", choices)) if choices else (name, known)
         hint = hint if wrong in right else meant(wrong, right)
     return SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

@@ -18,6 +18,7 @@ from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, 
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
+SEARCH = ("beam", "lenpen", "max-len-b")  # options of fairseq-generate that `translate` has, too
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a shell command
 _SHELL = (lambda path: shlex.quote(shown(path)), shown)  # how paths are written outside and inside quotes
 
@@ -103,8 +104,12 @@ class Plan(Layout):
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
         words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
         words += [Free("--cpu")] if recipe.device == "cpu" else []
-        if not {"no-epoch-checkpoints", "keep-last-epochs"} & {key.replace("_", "-") for key in values}:
+        if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
+        if not any(key.startswith("distributed-") for key in values):
+            # By default fairseq starts a process for each GPU that it sees, with --cpu too, and so an update would have
+            # as many batches.
+            words += options({"distributed-world-size": Free(1)})
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
@@ -120,12 +125,13 @@ class Plan(Layout):
         stages = []
         for table, output in self.outputs(run).items():
             variant = self.variants(run.system)[table.variant]
-            values = {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
+            values = self.search_options(run, variant)
             words: list[Word]
             if variant.without_parse:  # fairseq-generate would read the parse in the binarized data
                 words = ["fairseq-syntax", "translate", checkpoint]
                 # fairseq-generate's default beam, as for the others; that of `translate` is narrower.
-                words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
+                words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam") or 5})
+                words += options({key: values.get(key) for key in SEARCH if key != "beam"})
                 words += ["--parser", "none", "--missing-parse", "neutral"]
                 words += options({"input": In(self.text(table.test, source)), "output": Out(output)})
                 command = Command(words)
@@ -138,6 +144,11 @@ class Plan(Layout):
             name = f"translate {run} {table}"
             stages.append(self.stage("translate", name, [command], [output], reads=reads, run=str(run)))
         return stages
+
+    def search_options(self, run: Run, variant: Variant) -> dict[str, Any]:
+        """The options of fairseq-generate in a variant."""
+        recipe = self.recipe
+        return {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
 
     def trees(self, run: Run) -> list[Stage]:
         """The stages that compare the trees predicted by a model's parent head with the parse."""
@@ -154,6 +165,11 @@ class Plan(Layout):
             stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], run=str(run)))
         return stages
 
+    def baseline_of(self, table: Scored) -> str:
+        """The system with which the others are compared in a table."""
+        variant = self.recipe.translate.variants.get(table.variant, Variant())
+        return variant.baseline or self.recipe.baseline
+
     @property
     def tokenizer(self) -> str:
         """sacrebleu's tokenizer for the target language."""
@@ -169,7 +185,7 @@ class Plan(Layout):
                 outputs[name] = of
         if not outputs:
             return None
-        baseline = variant.baseline or self.recipe.baseline
+        baseline = self.baseline_of(table)
         has_baseline = baseline in outputs  # no tests against an unfinished one
 
         def lines_of(pattern: str | None) -> In | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import Recipe
 
+_OF_SYSTEM = ("options", "size", "train", "translate")
 _NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # describe the other recipe itself
 
 
@@ -38,13 +40,16 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     """
     path = Path(path)
     document = read(path)
+    if "extends" in (changes or {}):
+        raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
         try:
             keys = _set(document.values, key, yaml.load(text, _Texts))
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
         for depth in range(1, len(keys) + 1):
-            document.places.setdefault(keys[:depth], (path, None))
+            document.places.setdefault(_dashed(keys[:depth]), (path, None))
+    document.values = _with_dashes(document.values)
     document.values.setdefault("name", path.stem)
     systems = document.values.get("systems")
     if isinstance(systems, dict):
@@ -64,6 +69,19 @@ class _Texts(yaml.SafeLoader):
     }
 
 
+def as_yaml(value: Any) -> str:
+    """A value of a recipe as YAML in one line: plain where it reads the same."""
+    if isinstance(value, list):
+        plain = "[" + ", ".join(map(str, value)) + "]"
+    else:
+        plain = "null" if value is None else str(value)
+    try:
+        is_same = yaml.load(plain, _Texts) == value
+    except yaml.YAMLError:
+        is_same = False
+    return plain if is_same else json.dumps(value, ensure_ascii=False)
+
+
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
     try:
@@ -71,7 +89,7 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
         loader = _Texts(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         document = Document(None, dict(_places(node, (), path)))
-        document.values = None if node is None else loader.construct_document(node)
+        document.values = None if node is None else _with_dashes(loader.construct_document(node))
     except (OSError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     except yaml.MarkedYAMLError as error:
@@ -115,11 +133,30 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
         seen: set[str] = set()
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+            below = _dashed((*keys, str(key.value)))
+            if not isinstance(key, yaml.ScalarNode) or below[-1] in seen:
                 raise SyntaxDataError(f"{key.value} is a duplicate key, or not a key", path=path, line=line)
-            seen.add(key.value)
-            yield (*keys, key.value), (path, line)
-            yield from _places(value, (*keys, key.value), path)
+            seen.add(below[-1])
+            yield below, (path, line)
+            yield from _places(value, below, path)
+
+
+def _dashed(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """A path of keys, at whose end an option of fairseq has dashes: ``max_update`` is the option ``max-update``."""
+    *above, last = keys
+    is_option = (
+        above in (["size"], ["train"], ["translate"])
+        or (len(above) == 3 and above[0] == "systems" and above[2] in _OF_SYSTEM)
+        or (len(above) == 4 and above[:2] == ["translate", "variants"] and above[3] == "options")
+    )
+    return (*above, str(last).replace("_", "-")) if is_option else keys
+
+
+def _with_dashes(values: Any, keys: tuple[str, ...] = ()) -> Any:
+    """Values with options in one spelling, so that each replaces the other; of two spellings, the last counts."""
+    if not isinstance(values, dict):
+        return values
+    return {_dashed((*keys, key))[-1]: _with_dashes(value, (*keys, key)) for key, value in values.items()}
 
 
 def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:

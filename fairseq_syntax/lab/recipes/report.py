@@ -128,8 +128,7 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     """For each test set, the systems' scores and gains in the recipe's first metric, and their significance."""
     recipe, first = plan.recipe, results.reports[scored[0]]
-    variant = recipe.translate.variants.get(scored[0].variant)
-    baseline = (variant and variant.baseline) or recipe.baseline
+    baseline = plan.baseline_of(scored[0])
     # In the order of the recipe, since stored reports sort metrics by name.
     names = [METRICS.get(key, DISTINCT) for key in recipe.score.metrics]
     metric = next(name for name in names if name in first["signatures"])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.layout import Run
+from fairseq_syntax.lab.recipes.layout import Run, Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results
 from fairseq_syntax.lab.recipes.runner import Runner, environment
@@ -45,7 +45,15 @@ class Work:
     @cached_property
     def kept_runs(self) -> list[Run]:
         """The runs with stored results for the recipe's current settings."""
-        return [run for run in self.plan.runs if self.kept.runs.get(str(run), {}).get("key") == self.plan.key(run)]
+        return [run for run in self.plan.runs if self._is_kept(run)]
+
+    def _is_kept(self, run: Run) -> bool:
+        entry = self.kept.runs.get(str(run))
+        if entry is None or entry["key"] != self.plan.key(run):
+            return False
+        # The key has the tests by their place, not by name. Some older results are without translations.
+        names = [name for name in entry["outputs"] if name in self.plan.tests]
+        return not entry["outputs"] or names == self.plan.tests
 
     def finished(self) -> list[Run]:
         """The runs whose translations are stored, or exist and belong to the recipe's current settings."""
@@ -120,14 +128,12 @@ class Work:
         """The results to report, of runs finished here and of stored ones."""
         finished = self.finished()
         results = Results({}, {}, list(self.kept.environments))
-        keys = {str(run): self.plan.key(run) for run in self.plan.runs}
         for table in self.plan.tables():
-            stage, entry = self.plan.score(table, finished), self.kept.scores.get(str(table))
+            stage = self.plan.score(table, finished)
             if stage is not None and stage.is_done():
                 results.reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
-            # unless the recipe's scoring, or one of its runs, has changed since
-            elif entry and entry["key"] == self.plan.score_key(table) and entry["runs"].items() <= keys.items():
-                results.reports[table] = entry["report"]
+            elif (report := self._kept_report(table)) is not None:
+                results.reports[table] = report
         for run in finished:
             log, is_kept = self.plan.model(run) / "train.log", run in self.kept_runs
             # A stored run's folder may contain a model of other settings.
@@ -135,6 +141,16 @@ class Work:
                 results.curves[run] = read_curves(log)
             results.facts[run] = self.kept.runs[str(run)]["facts"] if is_kept else self._facts(run, results)
         return results
+
+    def _kept_report(self, table: Scored) -> Mapping[str, Any] | None:
+        """The stored scores of a table, unless its scoring, its baseline or one of its runs has changed since."""
+        entry = self.kept.scores.get(str(table))
+        keys = {str(run): self.plan.key(run) for run in self.kept_runs}
+        if entry is None or entry["key"] != self.plan.score_key(table) or not entry["runs"].items() <= keys.items():
+            return None
+        report: Mapping[str, Any] = entry["report"]
+        # The key does not have the baseline of a variant.
+        return report if report.get("baseline") in (None, self.plan.baseline_of(table)) else None
 
     def _facts(self, run: Run, results: Results) -> dict[str, Any]:
         """Facts about a run in addition to its scores: seconds by kind of stage, commands, and values by name.

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairseq_syntax.errors import meant
+from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.lab import controls
 from fairseq_syntax.lab.recipes.stages import Kind
 
 NAME = r"^\w[\w.+-]*$"  # names are used as file names
@@ -116,6 +117,7 @@ class Corpus(Section):
             "a reader gives train and valid itself: name one or the other": has_reader and has_files,
             "a reader needs data, the folder with its files": has_reader and self.data is None,
             "give tests, at least one": not self.tests,
+            "a test set is one split of the reader": has_reader and any(len(one) != 1 for one in self.tests.values()),
             "no test set can be called train or valid": self.tests.keys() & {"train", "valid"},
         }
         for problem, is_there in problems.items():
@@ -153,6 +155,14 @@ class Control(Section):
     seed: int = _key(1, "random seed")
     wrong_arcs: float | None = _key(None, "for damaged: the share of arcs to replace", ge=0, le=1)
     about: str = _key("", "description for the report")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Control:
+        try:
+            controls.Control(tuple(self.make), self.seed, wrong_arcs=self.wrong_arcs)
+        except SyntaxDataError as error:  # which the command would raise too, after hours of parsing
+            raise ValueError(f"{error.option or 'make'}: {error.message}") from error
+        return self
 
 
 def _controls(value: Any) -> Any:
@@ -207,7 +217,9 @@ class Variant(Section):
 
     systems: list[str] | None = _key(None, "systems to include (default: all)")
     baseline: str | None = _key(None, "baseline system (default: that of `score`)")
-    without_parse: bool = _key(False, "translate the text without its parse")
+    without_parse: bool = _key(
+        False, "translate the text without its parse; of the options, beam, lenpen and max-len-b apply"
+    )
     options: Options = _key({}, "additional options of fairseq-generate")
 
 
@@ -336,6 +348,8 @@ class Recipe(Section):
             if system.arch is None:
                 raise _error("has no arch, and extends no system that has one", "systems", name)
             _check_names([system.parse], parses, "parse", "systems", name, "parse")
+        if "parse" in self.parse.controls:
+            raise _error("is the name of the parse itself", "parse", "controls", "parse")
         if self.parse.controls and self.parse.source is None:
             raise _error("a control is made from the source's parse: give parse.source", "parse", "controls")
         score = self.score
@@ -353,10 +367,27 @@ class Recipe(Section):
         systems_named |= {("score", "values", name): one.systems or () for name, one in score.values.items()}
         for place, names in systems_named.items():
             _check_names(filter(None, names), self.systems, "system", *place)
+        langs = (self.corpus.source, self.corpus.target)
+        of_language = {"models": self.pieces.models, "character_coverage": self.pieces.character_coverage}
+        for key, values in {**of_language, "size": self.pieces.size}.items():
+            for lang in values if isinstance(values, dict) else ():
+                _check_names([lang], langs, "language", "pieces", key, lang)
+        self._check_set_here()
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
                 raise _error(f"no system is called SYSTEM.{control}, to compare SYSTEM with", "score", "shares")
         return self
+
+    def _check_set_here(self) -> None:
+        """Check that no option of training is one that the recipe sets itself, which would come later."""
+        sections: dict[tuple[str, ...], Options] = {("size",): self.size, ("train",): self.train}
+        for name, system in self.systems.items():
+            of_system = {"size": system.size, "train": system.train, "options": system.options}
+            sections |= {("systems", name, key): values for key, values in of_system.items()}
+        for place, values in sections.items():
+            for key, instead in {"seed": "seeds", "arch": "arch of the system", "save-dir": "folder"}.items():
+                if key in values:
+                    raise _error(f"is set by the recipe: write {instead}", *place, key)
 
     @property
     def baseline(self) -> str:

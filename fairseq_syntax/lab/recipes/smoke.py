@@ -13,7 +13,7 @@ _WIDTHS = ("embed-dim", "ffn-embed-dim", "hidden-size", "out-embed-dim", "embed-
 _LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs",
              "max-update", "max-tokens")  # fmt: skip
 _TRAIN = {"max-update": str(UPDATES), "max-tokens": "1000"}
-_TRANSLATE = {"beam": "2", "max-len-a": "0", "max-len-b": "12"}
+_TRANSLATE = {"beam": "2", "max-len-a": None, "max-len-b": "12"}
 
 
 def smoke(recipe: Recipe) -> Recipe:
@@ -21,7 +21,8 @@ def smoke(recipe: Recipe) -> Recipe:
     small = recipe.model_copy(deep=True)
     small.name = f"{recipe.name}-smoke"
     small.folder = recipe.folder and f"{recipe.folder}-smoke"
-    small.kept, small.device, small.workers, small.seeds = None, "cpu", 1, recipe.seeds[:1]
+    small.device, small.workers, small.seeds = "cpu", 1, recipe.seeds[:1]
+    small.kept, small.page = None, None  # what is next to the recipe is of the recipe itself
     small.corpus.first, small.corpus.subset = FIRST, Subset(pairs=PAIRS)
     small.corpus.words, small.corpus.download, small.corpus.filter.languages = {}, False, False
     for side in filter(None, (small.parse.source, small.parse.target)):
@@ -45,9 +46,8 @@ def smoke(recipe: Recipe) -> Recipe:
 
 def _cut(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace options of fairseq-train by fast ones: narrow layers, float32, no limits."""
-    dashed = {key.replace("_", "-"): value for key, value in values.items()}
     return {
         key: str(min(int(value), WIDTH)) if key.endswith(_WIDTHS) and str(value).isdigit() else value
-        for key, value in dashed.items()
+        for key, value in values.items()
         if key not in _LEFT_OUT
     }

@@ -93,6 +93,8 @@ def first_recipe(
         chosen: names in :func:`systems`
         models: the models of the source parser
     """
+    from fairseq_syntax.lab.recipes.reading import as_yaml
+
     entries, langs, base = systems(), (source, target), path.absolute().parent
     splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]
     pairs, _, *counts = (sum(1 for _ in read_split(files)) for files in splits)
@@ -104,7 +106,7 @@ def first_recipe(
     # At a small model's learning rate, post-norm layers hardly learn a distant language.
     normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if is_small else ""
     sets = zip(tests.items(), counts)
-    lines = [f"\n    {_yaml(name)}: {_named(texts, base)}    # {count} pairs" for (name, texts), count in sets]
+    lines = [f"\n    {as_yaml(name)}: {_named(texts, base)}    # {count} pairs" for (name, texts), count in sets]
     return _TEMPLATE.read_text(encoding="utf-8").format(
         scale=scale,
         pairs=pairs,
@@ -115,7 +117,7 @@ def first_recipe(
         valid=_named(valid, base),
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        models=f"models: {_yaml(shown(models, base))}" if models else _NO_MODELS,
+        models=f"models: {_named([models], base)}" if models else _NO_MODELS,
         distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
         pieces=f"{{{sizes}}}",
         coverage=f", character_coverage: {{{covered}}}" if covered else "",
@@ -129,14 +131,8 @@ def first_recipe(
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
-    """The files of a split as named in a recipe: one, or a list."""
+    """Files as named in a recipe: one, or a list."""
+    from fairseq_syntax.lab.recipes.reading import as_yaml  # here, since --help lists the systems: it imports pydantic
+
     names = [shown(text, base) for text in texts]
-    return _yaml(names[0] if len(names) == 1 else names)
-
-
-def _yaml(value: str | list[str]) -> str:
-    """A text, or a list of texts, in YAML on one line: quoted where they would be read as something else."""
-    import yaml  # not above, since --help also needs this module
-
-    written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return written.removesuffix("...\n").rstrip("\n")
+    return as_yaml(names[0] if len(names) == 1 else names)
