@@ -33,6 +33,9 @@ from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.parts import Parts
 
 CHAIN = ParserOptions(parser="chain_parser")
+# Of processes that find the tests' own parser.
+PATHS = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
 TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
 
 
@@ -500,16 +503,14 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(text, workers):
     command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
     command += ["--parser", "chain_parser", "--model-dir", str(text.parent), "--input", str(text), "--part-lines", "4"]
     command += ["--workers", workers, "--output", str(text.with_name("out"))]
-    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    died = subprocess.run(command, env=environment, capture_output=True, text=True)
+    died = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert died.returncode == (-9 if workers == "1" else 1)
     assert "error: " in died.stderr or workers == "1"
     left = os.listdir(text.with_name("out.parts"))
     assert 0 < len([name for name in left if name.endswith(".part")]) < 10
     assert not text.with_name("out").exists()
     (text.parent / "die").unlink()
-    subprocess.run(command, env=environment, check=True)
+    subprocess.run(command, env=ENVIRONMENT, check=True)
     assert text.with_name("out").read_bytes() == parse_corpus(job(text, "whole", part_lines=4)).read_bytes()
 
 
@@ -519,10 +520,8 @@ def test_two_processes_for_one_output(text):
     out = text.with_name("out")
     command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
     command += ["--parser", "chain_parser", "--input", text, "--part-lines", "1", "--output", out]
-    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     with locked(out):
-        both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        both = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
         waiting = [iter(process.stderr) for process in both]
         assert all(any("waiting for another process" in line for line in lines) for lines in waiting)
         assert not out.exists()
@@ -591,17 +590,21 @@ def test_the_input_is_not_overwritten(text, parser):
     assert text.read_bytes() == before
 
 
-def test_names_of_files_need_not_be_utf8(text, capfdbinary):
+def test_names_of_files_need_not_be_utf8(text):
+    """In processes of its own: what a test prints must be UTF-8 for pytest's workers."""
+
+    def said(*arguments: str) -> bytes:
+        command = [sys.executable, "-m", "fairseq_syntax", *arguments]
+        return subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True).stdout
+
     source, output = (os.fsdecode(os.fsencode(text.parent) + name) for name in (b"/in\xff", b"/out\xff.conllu"))
     text.rename(source)
     times = set()
     for _ in range(2):
-        assert parse("--parser", "chain_parser", "--input", source, "--output", output) == 0
-        assert b"/out\xff.conllu: " in capfdbinary.readouterr().out
+        assert b"/out\xff.conllu: " in said("parse", "--parser", "chain_parser", "--input", source, "--output", output)
         times.add(os.stat(output).st_mtime_ns)
     assert len(times) == 1, "the second run found the record of the first"
-    pieces = text.parent / "pieces"
-    assert main(["segment", "--lang", "en", "--input", output, "--output", str(pieces), "--train", "words"]) == 0
+    said("segment", "--lang", "en", "--input", output, "--output", str(text.parent / "pieces"), "--train", "words")
 
 
 def test_what_is_named_gz_is_compressed(text):
