@@ -100,6 +100,9 @@ def _serve(address: str) -> None:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
+        # Objects of their own, as in a new process: those of the server remember what its streams can do.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         status = _run(*json.loads(message))
         connection.send(bytes([status & 255]))

@@ -22,6 +22,6 @@ def arguments() -> argparse.Namespace:
 def write(path: Path, text: str) -> None:
     """A file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text, encoding="utf-8")
     part.rename(path)
