@@ -208,7 +208,8 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             for stream in running.values():
                 with suppress(ray.exceptions.RayError):
                     ray.cancel(stream, force=True)
-            waiting.shutdown(wait=False)
+            # A thread that still asked for a result after Ray's shutdown would read freed memory.
+            waiting.shutdown()
 
     def command(self, arguments: list[str], **where: Any) -> int:
         """:func:`.commands.run_command` on a node of the cluster, and on another if the node is lost. Thread-safe.

@@ -196,6 +196,25 @@ def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
 
 @needs_ray
 @pytest.mark.slow
+def test_no_thread_asks_ray_for_results_after_its_shutdown(nodes, tmp_path):
+    """It would read freed memory: the process crashed a second later."""
+
+    def fail_beside_running_work(number: int) -> None:
+        if number == 0:
+            while not os.path.exists(tmp_path / "running"):
+                time.sleep(0.05)
+            raise SyntaxDataError("bad")
+        (tmp_path / "running").touch()
+        time.sleep(3600)
+
+    before = set(threading.enumerate())
+    with RayWorkers(nodes.address) as workers, data_error():  # two run, the others wait for a node
+        list(in_workers(fail_beside_running_work, range(5), workers=workers))
+    assert not [thread for thread in set(threading.enumerate()) - before if "ThreadPool" in thread.name]
+
+
+@needs_ray
+@pytest.mark.slow
 def test_work_that_waits_for_workers_says_so_once(nodes, tmp_path, monkeypatch, caplog):
     def hold(path: str) -> None:
         while not os.path.exists(path):
