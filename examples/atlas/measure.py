@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Scores the kept runs of the atlas, with intervals: results.json, from which page.py makes the page.
+"""Scores the runs of the atlas, or of your own recipes, with intervals: page.py makes the page from them.
 
     python examples/atlas/measure.py
-    python examples/atlas/measure.py --only hu amounts    # the results of the others stay
+    python examples/atlas/measure.py --only Hungarian amounts               # the results of the others stay
+    python examples/atlas/measure.py mine/*.yaml --output mine/results.json
 
-References, parses and the pages of LibreOffice's help are read from where the recipes put them, so that at least
-``fairseq-syntax run RECIPE --to binarize`` must have been run. Intervals are of 95 %, over sentences and seeds, for the
-languages over pages and seeds (:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
+Translations are those that are kept with a recipe or that it has made. References, parses and the pages of
+LibreOffice's help are read from where the recipes put them, so that at least ``fairseq-syntax run RECIPE --to
+binarize`` must have been run. Intervals are of 95 %, over sentences and seeds, or over groups of sentences and seeds
+(:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from keep import plan_of
-
 from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.layout import located
+from fairseq_syntax.lab.recipes.layout import Scored, located
 from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
 from fairseq_syntax.lab.scoring.significance import Difference, Resampled
@@ -34,8 +37,8 @@ from fairseq_syntax.runtime.files import read_lines
 
 HERE = Path(__file__).resolve().parent
 BASELINE = "transformer"
-TOKENIZERS = {"zh_cn": ("zh", "char"), "ja": ("ja-mecab", "char")}
-LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
+LANGUAGES = ("libreoffice", *(f"libreoffice-{language}" for language in ("fr", "hu", "tr", "zh_cn", "ja")))
+NEEDS_CHARACTERS = ("zh", "ja-mecab", "ko-mecab")  # tokenizers beside which BLEU of characters is given
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
 # What Japanese, Turkish and Hungarian reorder: objects and obliques before the verb, relative clauses before the noun.
@@ -46,25 +49,21 @@ MULTI30K_TESTS = ("test_2016", "test_2017")
 Runs = dict[str, list[list[str]]]
 
 
-def plan(name: str) -> Plan:
-    """The plan of a recipe in this folder."""
-    return plan_of(HERE / f"{name}.yaml")[0]
+def plan(name: str | Path) -> Plan:
+    """The plan of a recipe: a name in this folder, or a file."""
+    path = HERE / f"{name}.yaml" if isinstance(name, str) else name
+    return Plan(load(path), path)
 
 
-def recipe_of(language: str) -> str:
-    """The name of a language's recipe."""
-    return "libreoffice" if language == "de" else f"libreoffice-{language}"
-
-
-def runs_of(name: str, test: str = "test") -> Runs:
-    """The translations of a test set by each system's seeds, of those that are kept of a recipe as it is now."""
-    of, path = plan_of(HERE / f"{name}.yaml")
-    kept = Kept.read(path).runs
-    runs: Runs = {}
-    for run in of.runs:
-        entry = kept.get(str(run))
-        if entry is not None and entry["key"] == of.key(run):
-            runs.setdefault(run.system, []).append(entry["outputs"][test])
+def runs_of(of: Plan, test: str) -> Runs:
+    """The translations of a test set by each system's seeds, of those runs that are finished or kept."""
+    work, runs = Work(of), Runs()
+    for run in work.finished():
+        if run in work.kept_runs:
+            lines = work.kept.runs[str(run)]["outputs"][test]
+        else:
+            lines = read_translations(of.output(run, Scored(test))).lines
+        runs.setdefault(run.system, []).append(lines)
     return runs
 
 
@@ -82,27 +81,48 @@ def figures(difference: Difference) -> list[float]:
     return [difference.difference, difference.low, difference.high, difference.detectable]
 
 
-def language(lang: str) -> dict[str, Any]:
-    """Word order, scores, and what of each gain is syntax; in BLEU also by properties of the parse."""
-    of, runs = plan(recipe_of(lang)), runs_of(recipe_of(lang))
-    order = of.folder / "order.json"
-    kept = json.loads((HERE / "results.json").read_text(encoding="utf-8"))["languages"][lang]["order"]
-    result: dict[str, Any] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else kept}
+def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Word order, scores, and what of each gain is syntax; in BLEU also by properties of the parse.
+
+    Args:
+        of: the plan of a recipe, whose first test set is measured
+        order: word order, where the recipe's folder does not have it
+    """
+    (source, target), test, baseline = of.langs, of.tests[0], of.recipe.baseline
+    runs, measured = runs_of(of, test), of.folder / "order.json"
+    order = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else order
+    controls = list(of.recipe.parse.controls)
+    result: dict[str, Any] = {"order": order, "baseline": baseline, "systems": planned(of)}
     if not runs:
         return result
-    references = text_of(of.text("test", lang))
-    parses = list(read_conllu(of.parse("test", "en"), n_lines=len(references)))
-    groups = of.recipe.score.groups
-    pages = None if groups is None else text_of(located(groups.replace("{test}", "test"), of.base))
+    references = text_of(of.text(test, target))
+    parses = list(read_conllu(of.parse(test, source), n_lines=len(references)))
+    pages = pages_of(of, test)
     metrics: dict[str, Any] = {}
-    for name, scorer in scorers(references, TOKENIZERS.get(lang, ("13a",))).items():
+    tokenizers = (of.tokenizer, *(("char",) if of.tokenizer in NEEDS_CHARACTERS else ()))
+    for name, scorer in scorers(references, tokenizers).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
-        metrics[name]["rows"] = measure(resampled, BASELINE, CONTROLS) if BASELINE in runs else []
-        if name == "BLEU" and BASELINE in runs:
+        metrics[name]["rows"] = measure(resampled, baseline, controls) if baseline in runs else []
+        if name == "BLEU" and baseline in runs:
             properties = [Property.of(text) for text in PROPERTIES]
-            metrics[name]["by"] = measure_by(scorer, runs, BASELINE, CONTROLS, parses, properties, groups=pages)
+            metrics[name]["by"] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
+    result |= {"sentences": len(references), "groups": None if pages is None else len(set(pages))}
     return {**result, "seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
+
+
+def planned(of: Plan) -> dict[str, list[str]]:
+    """The systems of a recipe without the baseline and without control parses, each with its control parses."""
+    controls = of.recipe.parse.controls
+    systems = [name for name in of.recipe.systems if name.rpartition(".")[2] not in controls]
+    systems.remove(of.recipe.baseline)
+    return {name: [control for control in controls if f"{name}.{control}" in of.recipe.systems] for name in systems}
+
+
+def pages_of(of: Plan, test: str) -> list[str] | None:
+    """The page, or another group, of each sentence of a test set; None if the recipe has no groups."""
+    groups = of.recipe.score.groups
+    return None if groups is None else text_of(located(groups.replace("{test}", test), of.base))
 
 
 def heads(path: Path, lines: int) -> list[list[int]]:
@@ -143,7 +163,7 @@ def multi30k() -> dict[str, Any]:
     tests = {}
     for test, references in both_references().items():
         tests[test] = kept.scores[test]["report"]["shares"]["metrics"]
-        controls = runs_of("multi30k-controls", test)
+        controls = runs_of(plan("multi30k-controls"), test)
         if controls:
             runs: Runs = {}
             for name, entry in kept.runs.items():
@@ -156,12 +176,12 @@ def amounts() -> dict[str, Any]:
     """Gains on the two tests with a part of the training pairs."""
     parts: dict[str, Any] = {}
     for part in ("tenth", "third"):
-        recipe = f"multi30k-{part}"
+        of = plan(f"multi30k-{part}")
         for test in MULTI30K_TESTS:
-            runs = runs_of(recipe, test)
+            runs = runs_of(of, test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
-                of_part[test] = gains(runs, text_of(plan(recipe).text(test, "de")))
+                of_part[test] = gains(runs, text_of(of.text(test, "de")))
     return parts
 
 
@@ -187,17 +207,16 @@ def text_of(path: Path) -> list[str]:
 
 def atis() -> dict[str, Any] | None:
     """By the quality of the parse; None if nothing has been run."""
-    runs = {**runs_of("atis-parser"), **runs_of("atis")}
+    runs = {**runs_of(plan("atis-parser"), "test"), **runs_of(plan("atis"), "test")}
     return parse_quality(runs) if runs else None
 
 
 def longer() -> dict[str, Any]:
     """French after twice as many updates, and after the usual number with the same seeds; empty if not yet run."""
-    runs, usual = runs_of("libreoffice-fr-8000"), runs_of("libreoffice-fr")
+    of = plan("libreoffice-fr")
+    runs, usual, pages = runs_of(plan("libreoffice-fr-8000"), "test"), runs_of(of, "test"), pages_of(of, "test")
     if BASELINE not in runs:
         return {}
-    of = plan(recipe_of("fr"))
-    pages = text_of(located(str(of.recipe.score.groups).replace("{test}", "test"), of.base))
     scorer = Scorer("bleu", [text_of(of.text("test", "fr"))], "13a")
 
     def measured(some: Runs) -> dict[str, Any]:
@@ -213,9 +232,11 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
 
     Args:
         before: results of which the parts that are not in ``only`` are taken
-        only: languages and parts that are measured
+        only: names of languages and parts that are measured
     """
-    languages = {lang: language(lang) if lang in only else before["languages"][lang] for lang in LANGUAGES}
+    kept = before["languages"]
+    plans = {of.recipe.name: of for of in map(plan, LANGUAGES)}
+    languages = {name: language(of, kept[name]["order"]) if name in only else kept[name] for name, of in plans.items()}
     parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
     return {"languages": languages, **parts}
 
@@ -230,16 +251,31 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=HERE / "results.json", metavar="FILE")
-    every = (*LANGUAGES, *PARTS)
+    parser.add_argument("recipes", nargs="*", type=Path, metavar="RECIPE.yaml", help="your own (default: the atlas's)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="needed for your own recipes")
+    every = (*(load(HERE / f"{name}.yaml").name for name in LANGUAGES), *PARTS)
     parser.add_argument(
-        "--only", nargs="+", choices=every, default=every, metavar="PART", help="measure these; the others stay as kept"
+        "--only", nargs="+", choices=every, metavar="PART", help="measure these of the atlas; the others stay as kept"
     )
     args = parser.parse_args()
-    before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
-    text = json.dumps(_rounded(results(before, args.only)), indent=1, ensure_ascii=False)
-    args.output.write_text(text + "\n", encoding="utf-8")
-    print(args.output)
+    if args.recipes and (args.output is None or args.only):
+        parser.error("of your own recipes, all are measured, and --output FILE is needed")
+    if args.recipes:
+        try:
+            plans = [plan(path) for path in args.recipes]
+        except SyntaxDataError as error:
+            parser.error(str(error))
+        names = Counter(of.recipe.name for of in plans)
+        if twice := [name for name, count in names.items() if count > 1]:
+            parser.error(f"several recipes have the name {twice[0]}")
+        found: Mapping[str, Any] = {"languages": {of.recipe.name: language(of) for of in plans}}
+    else:
+        before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+        found = results(before, args.only or every)
+    output = args.output or HERE / "results.json"
+    text = json.dumps(_rounded(found), indent=1, ensure_ascii=False)
+    output.write_text(text + "\n", encoding="utf-8")
+    print(output)
     return 0
 
 

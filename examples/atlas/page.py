@@ -2,6 +2,7 @@
 """Writes docs/what-syntax-gives.md and its pictures from results.json, which measure.py made.
 
     python examples/atlas/page.py
+    python examples/atlas/page.py --results mine/results.json --output mine
 
 Every figure of the page, in its sentences too, is put in from results.json. The tables say what has not been run.
 """
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
-LANGUAGES = {"de": "German", "fr": "French", "hu": "Hungarian", "tr": "Turkish", "zh_cn": "Chinese", "ja": "Japanese"}
 SYSTEMS = {"PSH": "PSH", "CSH+PSH": "CSH+PSH", "sennrich_haddow": "S&H", "PASCAL": "PASCAL", "LDD": "LDD", "UDD": "UDD"}
 # What was planned; a row that has not been run is shown empty.
-LANGUAGE_ROWS = (("PSH", ("linear", "random")), ("sennrich_haddow", ("relabelled",)), ("PASCAL", ("linear",)))
 MULTI30K_CONTROLS = {
     "PSH": ("linear", "random"),
     "CSH+PSH": ("linear", "random"),
@@ -206,28 +205,77 @@ def amounts_sentence(amounts: Mapping[str, Any]) -> str:
 # -- languages ---------------------------------------------------------------------------------------------------------
 
 
-def languages_table(languages: Mapping[str, Any]) -> Table:
-    """Of each language its distance from English, the scores and gains."""
+def planned(languages: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The systems of the recipes, without the baselines, and their control parses."""
+    rows: dict[str, list[str]] = {}
+    for of in languages.values():
+        for system, controls in of["systems"].items():
+            rows[system] = list(dict.fromkeys([*rows.get(system, []), *controls]))
+    return rows
+
+
+def first_of(languages: Mapping[str, Any]) -> str:
+    """The system that the sentences and the picture are about: the first one of the recipes."""
+    return next(iter(planned(languages)))
+
+
+def shown(system: str) -> str:
+    """A system's name on the page."""
+    return SYSTEMS.get(system, system)
+
+
+def languages_table(languages: Mapping[str, Any], title: str) -> Table:
+    """Of each language its distance from English, the scores, and the gains of the first system."""
+    system, controls = next(iter(planned(languages).items()))
     rows = []
     for lang, of in languages.items():
-        order = of["order"]
-        seeds = of.get("seeds", {})
-        measured = of.get("metrics", {}).get("BLEU")
-        plain = f"{measured['scores']['transformer']:.2f}" if measured and "transformer" in seeds else NOT_RUN
-        row = [LANGUAGES[lang], f"{100 * order['crossing']:.0f} %" if order else NOT_RUN, plain]
-        gains = row_of(measured["rows"], "PSH") if measured else {}
-        row.append(interval(gains.get("gain")))
-        for control in ("linear", "random"):
-            row.append(interval(twin_of(gains, control).get("syntax")))
-        row.append(counted(seeds, "PSH", {"transformer": "plain"}))
-        rows.append(row)
-    head = ["language", "crossing", "plain", "PSH gains", "the parse − *linear*", "the parse − *random*", "seeds"]
+        order, seeds = of["order"], of.get("seeds", {})
+        plain = f"{scores_of(of)[of['baseline']]:.2f}" if of["baseline"] in seeds else NOT_RUN
+        row = [lang, f"{100 * order['crossing']:.0f} %" if order else NOT_RUN, plain, *gains_of(of, system, controls)]
+        rows.append([*row, counted(seeds, system, {of["baseline"]: "plain"})])
+    head = ["language", "crossing", "plain", *gains_head(system, controls), "seeds"]
     notes = [
-        "crossing: share of crossing word alignments with English",
-        "BLEU by 13a, of Chinese by zh, of Japanese by ja-mecab",
-        "95 % intervals over pages and seeds; bold: significant",
+        "crossing: share of crossing word alignments of source and target",
+        tokenizers(languages),
+        f"95 % intervals over {drawn(languages)} and seeds; bold: significant",
     ]
-    return Table("One English text in six languages", head, rows, notes)
+    return Table(title, head, rows, notes)
+
+
+def scores_of(of: Mapping[str, Any]) -> Mapping[str, float]:
+    """The systems' BLEU in a language."""
+    scores: Mapping[str, float] = of["metrics"]["BLEU"]["scores"]
+    return scores
+
+
+def gains_of(of: Mapping[str, Any], system: str, controls: Sequence[str]) -> list[str]:
+    """What a system gains in a language, and how much of it is more than each control gains."""
+    row = row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system)
+    return [interval(row.get("gain")), *(interval(twin_of(row, control).get("syntax")) for control in controls)]
+
+
+def gains_head(system: str, controls: Sequence[str]) -> list[str]:
+    """The titles of these columns."""
+    return [f"{shown(system)} gains", *(f"the parse − *{control}*" for control in controls)]
+
+
+def tokenizers(languages: Mapping[str, Any]) -> str:
+    """``BLEU by 13a, of Chinese by zh``."""
+    of_tokenizer: dict[str, list[str]] = {}
+    for lang, of in languages.items():
+        if found := re.search(r"tok:(ja-mecab|[^|]+)", of.get("metrics", {}).get("BLEU", {}).get("signature", "")):
+            of_tokenizer.setdefault(found[1], []).append(lang)
+    most = max(of_tokenizer, key=lambda name: len(of_tokenizer[name]), default="13a")
+    others = (f"of {listed(langs)} by {name}" for name, langs in of_tokenizer.items() if name != most)
+    return ", ".join([f"BLEU by {most}", *others])
+
+
+def drawn(languages: Mapping[str, Any]) -> str:
+    """What the bootstrap draws: the corpus's pages or other groups of sentences, or single sentences."""
+    kinds = {
+        "sentences" if of["groups"] is None else "groups of sentences" for of in languages.values() if "groups" in of
+    }
+    return listed(sorted(kinds)) or "sentences"
 
 
 def counted(seeds: Mapping[str, int], system: str, more: Mapping[str, str] | None = None) -> str:
@@ -240,47 +288,43 @@ def counted(seeds: Mapping[str, int], system: str, more: Mapping[str, str] | Non
     for name, count in seeds.items():
         family, _, control = name.partition(".")
         if family == system or name in (more or {}):
-            by_count.setdefault(count, []).append(control or (more or {}).get(name, SYSTEMS.get(name, name)))
+            by_count.setdefault(count, []).append(control or (more or {}).get(name, shown(name)))
     if len(by_count) > 1:
         return ", ".join(f"{count} ({', '.join(names)})" for count, names in by_count.items())
     return str(*by_count) if by_count else "0"
 
 
-def others_table(languages: Mapping[str, Any]) -> Table:
+def others_table(languages: Mapping[str, Any], title: str) -> Table:
     """What the other systems gain in each language, and what of it their controls do not."""
-    head, rows = ["language"], [[LANGUAGES[lang]] for lang in languages]
-    for system, controls in LANGUAGE_ROWS[1:]:
-        head += [f"{SYSTEMS[system]} gains", *(f"the parse − *{control}*" for control in controls), "seeds"]
+    head, rows = ["language"], [[lang] for lang in languages]
+    for system, controls in list(planned(languages).items())[1:]:
+        head += [*gains_head(system, controls), "seeds"]
         for row, of in zip(rows, languages.values()):
-            gains = row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system)
-            row.append(interval(gains.get("gain")))
-            row += [interval(twin_of(gains, control).get("syntax")) for control in controls]
-            row.append(counted(of.get("seeds", {}), system))
-    notes = ["BLEU and intervals as in the table before"]
-    return Table("The same text: label embeddings and PASCAL", head, rows, notes)
+            row += [*gains_of(of, system, controls), counted(of.get("seeds", {}), system)]
+    return Table(title, head, rows, ["BLEU and intervals as in the table before"])
 
 
 def where(languages: Mapping[str, Any]) -> str:
-    """What PSH gains by properties of the source's parse, a table for each language that has been run."""
+    """What the first system gains by properties of the parse, a table for each language that has been run."""
+    (system, controls), *_ = planned(languages).items()
     tables = []
     for lang, of in languages.items():
         by = of.get("metrics", {}).get("BLEU", {}).get("by", [])
         rows = []
         for one in by:
             for interval_of in one["intervals"]:
-                row = row_of(interval_of["rows"], "PSH")
+                row = row_of(interval_of["rows"], system)
                 # The plain Transformer alone has been run, or the interval would be of too few pages.
                 if not row.get("gain") or drawn_from(interval_of) < LEAST_SENTENCES:
                     continue
-                less = interval(twin_of(row, "linear").get("syntax"))
+                less = [interval(twin_of(row, control).get("syntax")) for control in controls[:1]]
                 between = bounds(interval_of["over"], interval_of["to"], whole=one["property"] != "dependency-length")
                 lines = str(interval_of["sentences"])
-                rows.append([one["property"], between, lines, interval(row.get("gain")), less])
+                rows.append([one["property"], between, lines, interval(row.get("gain")), *less])
         if rows:
-            head = ["property", "", "paragraphs", "PSH gains", "the parse − *linear*"]
-            table = Table("", head, rows, []).render("markdown")
+            table = Table("", ["property", "", "lines", *gains_head(system, controls[:1])], rows, []).render("markdown")
             # folded: who looks for one language does not scroll through the others
-            tables.append(f"<details><summary>{LANGUAGES[lang]}: where</summary>\n\n{table}\n\n</details>")
+            tables.append(f"<details><summary>{lang}: where</summary>\n\n{table}\n\n</details>")
     return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
 
 
@@ -296,65 +340,81 @@ def bounds(over: float | None, to: float | None, *, whole: bool) -> str:
 
 
 def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
-    """PSH's row in BLEU, of the languages in which it has been run."""
+    """The first system's row in BLEU, of the languages in which it has been run."""
+    system = first_of(languages)
     rows = {
-        lang: row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), "PSH") for lang, of in languages.items()
+        lang: row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system) for lang, of in languages.items()
     }
     return {lang: row for lang, row in rows.items() if row.get("gain")}
 
 
-def named(langs: Collection[str]) -> str:
-    """The names of languages."""
-    return "all six languages" if len(langs) == len(LANGUAGES) else listed([LANGUAGES[lang] for lang in langs])
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def named(langs: Collection[str], of: Collection[str]) -> str:
+    """The names of languages: ``German and French``, or ``all six languages`` of so many."""
+    if len(langs) < len(of) or len(of) == 1:
+        return listed(list(langs))
+    return f"all {NUMBERS[len(of)] if len(of) < len(NUMBERS) else len(of)} languages"
 
 
 def languages_sentence(languages: Mapping[str, Any]) -> str:
-    """What PSH gains by language, and where it does better or worse with the parse than with control trees."""
+    """What the first system gains by language, and where it does better or worse with the parse than with controls."""
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
-    if len(orders) < 2:
-        return "What syntax gives by language is being measured."
-    near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
-    text = (
-        f"Of the same English text, {100 * orders[near]:.0f} % of the word alignments cross in {LANGUAGES[near]} and "
-        f"{100 * orders[far]:.0f} % in {LANGUAGES[far]}"
-    )
-    rows = begun(languages)
+    text = ""
+    if len(orders) > 1:
+        near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
+        shares = [f"{100 * orders[lang]:.0f} %" for lang in (near, far)]
+        text = f"{shares[0]} of the word alignments cross in {near} and {shares[1]} in {far}. "
+    system, rows = first_of(languages), begun(languages)
     if not rows:
-        return f"{text}; what syntax gives in them has not been measured yet."
+        return f"{text}What syntax gives in these languages has not been measured yet."
     gains = {lang: row["gain"] for lang, row in rows.items()}
     significant = [lang for lang, gain in gains.items() if is_significant(gain)]
     text += (
-        f". PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
-        f"{named(gains)}, significantly in {named(significant) or 'none of them'}."
+        f"{shown(system)} gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
+        f"{named(gains, languages)}, {'significantly in ' if significant else 'nowhere significantly'}"
+        f"{named(significant, languages)}."
     )
     differences = []
-    for control, word, sign in (
-        ("random", "better", 1),
-        ("linear", "worse", -1),
-        ("random", "worse", -1),
-        ("linear", "better", 1),
-    ):
+    signs = (("better", 1), ("worse", -1))
+    for control in reversed(planned(languages)[system]):
         added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
-        if langs := [lang for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0]:
-            differences.append(f"significantly {word} than with *{control}* trees in {named(langs)}")
+        for word, sign in signs:
+            if langs := [lang for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0]:
+                differences.append(f"significantly {word} than with *{control}* trees in {named(langs, languages)}")
     if differences:
         text += f" With the parse, it is {', and '.join(differences)}."
-    of_row = re.compile(r"(transformer|PSH)(\.|$)")
-    seeds = [number for lang in rows for name, number in languages[lang]["seeds"].items() if of_row.match(name)]
-    return text if min(seeds) >= 3 else f"{text} ({low_to_high(seeds, '{:.0f}')} seeds per row.)"
+    controls = [f"{system}.{control}" for control in planned(languages)[system]]
+    seeds = [
+        number
+        for lang in rows
+        for name, number in languages[lang]["seeds"].items()
+        if name in (languages[lang]["baseline"], system, *controls)
+    ]
+    return text if min(seeds) >= 3 else f"{text} (Seeds per row: {low_to_high(seeds, '{:.0f}')}.)"
+
+
+# The smallest correlation that is significant (two-sided, 5 %, Student's t), by the number of points.
+LEAST_CORRELATION = {4: 0.950, 5: 0.878, 6: 0.811, 7: 0.754, 8: 0.707, 9: 0.666, 10: 0.632}
 
 
 def correlations(languages: Mapping[str, Any]) -> str:
-    """How far the gain, and what the parse adds to linear trees, go with the share of crossing alignments."""
-    rows = begun(languages)
+    """How far the gain, and what the parse adds to the first control, go with the share of crossing alignments."""
+    rows = {lang: row for lang, row in begun(languages).items() if languages[lang]["order"]}
     crossing = [languages[lang]["order"]["crossing"] for lang in rows]
+    number = NUMBERS[len(rows)] if len(rows) < len(NUMBERS) else str(len(rows))
     if len(rows) < 3:
         return ""
     gains = [row["gain"][0] for row in rows.values()]
-    text = f" Here the share of crossing alignments correlates with the gain by {with_range(crossing, gains)}"
-    added = [syntax[0] for row in rows.values() if (syntax := twin_of(row, "linear").get("syntax"))]
-    if len(added) == len(rows):
-        text += f", and with what the parse adds to *linear* trees by {with_range(crossing, added)}"
+    text = f"A regression over {number} points says little"
+    if least := LEAST_CORRELATION.get(len(rows)):
+        text += f": with {number} languages, a correlation has to be above {least} to be significant"
+    text += f". Here the share of crossing alignments correlates with the gain by {with_range(crossing, gains)}"
+    for control in planned(languages)[first_of(languages)][:1]:
+        added = [syntax[0] for row in rows.values() if (syntax := twin_of(row, control).get("syntax"))]
+        if len(added) == len(rows):
+            text += f", and with what the parse adds to *{control}* trees by {with_range(crossing, added)}"
     return f"{text}. In brackets: without any one of the languages; no correction is made for looking twice."
 
 
@@ -505,17 +565,26 @@ def draw_quality(quality: Mapping[str, Any]) -> Figure:
 
 
 def draw_languages(languages: Mapping[str, Any]) -> Figure:
-    """PSH's gain with the parse and with control parses, a row for each language, by crossing alignments."""
-    ordered = sorted((of["order"]["crossing"], lang) for lang, of in languages.items() if of["order"])
+    """The first system's gain with the parse and with control parses, a row for each language.
+
+    Languages are ordered by the share of crossing alignments; those without this share are last.
+    """
+
+    def crossing(lang: str) -> float:
+        order = languages[lang]["order"]
+        return float(order["crossing"]) if order else 1.0
+
+    ordered, rows = sorted(languages, key=crossing), begun(languages)
     figure = new_figure(WIDTH, 1.2 + 0.5 * len(ordered))
     axes = figure.subplots()
     with_zero(axes.axvline, axes)
-    for at, (_, lang) in enumerate(ordered):
-        row = row_of(languages[lang].get("metrics", {}).get("BLEU", {"rows": []})["rows"], "PSH")
+    for at, lang in enumerate(ordered):
+        row = rows.get(lang)
         gains = {"the parse": row["gain"]} if row else {}
         gains |= {control: twin["gain"] for control, twin in row["controls"].items()} if row else {}
         for place, (kind, gain) in enumerate(gains.items()):
-            form: Any = {"fmt": MARKERS[kind], "color": COLORS[place], "markersize": 5, "label": kind}
+            marker = MARKERS.get(kind, "v")
+            form: Any = {"fmt": marker, "color": COLORS[place], "markersize": 5, "label": kind}
             axes.errorbar([gain[0]], [at + 0.22 * place], xerr=[[gain[0] - gain[1]], [gain[2] - gain[0]]], **form)
         if not gains:
             axes.annotate(NOT_RUN, (0, at), xytext=(4, 0), textcoords="offset points", va="center")
@@ -523,7 +592,8 @@ def draw_languages(languages: Mapping[str, Any]) -> Figure:
     if unique := dict(zip(labels, handles)):
         at_top: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": len(unique), "frameon": False}
         axes.legend(unique.values(), unique.keys(), **at_top)
-    axes.set_yticks(range(len(ordered)), [f"{LANGUAGES[lang]}, {100 * crossing:.0f} %" for crossing, lang in ordered])
+    titles = [f"{lang}, {100 * crossing(lang):.0f} %" if languages[lang]["order"] else lang for lang in ordered]
+    axes.set_yticks(range(len(ordered)), titles)
     axes.set_ylim(len(ordered) - 0.4, -0.4)  # the first language on top
     axes.set_xlabel("BLEU over the plain Transformer")
     return figure
@@ -550,27 +620,42 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The page as Markdown."""
-    tests, languages, quality = results["multi30k"], results["languages"], results["parse_quality"]
-    sentences = [
-        gains_sentence(tests),
-        syntax_sentence(tests),
-        languages_sentence(languages),
-        amounts_sentence(results["amounts"]),
-        quality_sentence(quality),
-    ]
-    template = (HERE / "page.txt").read_text(encoding="utf-8")
-    return template.format(
-        sentences="\n".join(f"- {sentence}" for sentence in sentences),
-        languages=languages_table(languages).render("markdown"),
-        others=others_table(languages).render("markdown"),
-        where=where(languages),
-        correlations=correlations(languages),
-        longer=longer_sentence(results["longer"]),
-        amounts=amounts_table(results["amounts"], tests).render("markdown"),
-        quality=parse_table(quality).render("markdown") if quality else "Not run yet.",
-        controls=controls_table(tests).render("markdown"),
-    )
+    """The page of the atlas, or of the languages alone where the results are those of other recipes."""
+    languages = results["languages"]
+    is_atlas = results.keys() > {"languages"}
+    titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
+    parts = {
+        "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
+        "others": others_table(languages, titles[1] if is_atlas else "Other systems").render("markdown"),
+        "where": where(languages),
+        "correlations": correlations(languages),
+    }
+    sentences = [languages_sentence(languages)]
+    if is_atlas:
+        tests, quality = results["multi30k"], results["parse_quality"]
+        sentences = [
+            gains_sentence(tests),
+            syntax_sentence(tests),
+            f"One English text in six languages: {sentences[0]}",
+            amounts_sentence(results["amounts"]),
+            quality_sentence(quality),
+        ]
+        parts |= {
+            "longer": longer_sentence(results["longer"]),
+            "amounts": amounts_table(results["amounts"], tests).render("markdown"),
+            "quality": parse_table(quality).render("markdown") if quality else "Not run yet.",
+            "controls": controls_table(tests).render("markdown"),
+        }
+    template = (HERE / ("page.txt" if is_atlas else "page-of-languages.txt")).read_text(encoding="utf-8")
+    text = template.format(definitions=DEFINITIONS, sentences="\n".join(f"- {one}" for one in sentences), **parts)
+    return re.sub(r"\n{3,}", "\n\n", text)  # parts may be empty
+
+
+DEFINITIONS = """\
+*Significant*: the 95 % interval over sentences and seeds excludes 0; no correction for several comparisons. A *control*
+is the same system on parses of the same form with less syntax: *linear* (each word attaches to the one before),
+*random* (any tree), *relabelled* (the labels change places). The part of a gain that a control keeps is not due to
+syntax."""
 
 
 def main() -> int:
@@ -581,10 +666,13 @@ def main() -> int:
     from matplotlib import rc_context
 
     results = json.loads(args.results.read_text(encoding="utf-8"))
+    if args.output == DOCS and "multi30k" not in results:
+        parser.error("for results of your own recipes, give --output DIR: docs/ has the page of the atlas")
+    (args.output / "figures").mkdir(parents=True, exist_ok=True)
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
     with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
         save(draw_languages(results["languages"]), args.output / "figures" / "atlas-languages.svg")
-        if results["parse_quality"]:
+        if results.get("parse_quality"):
             save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")
     return 0

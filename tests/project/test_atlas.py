@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from scipy.stats import kendalltau
+from scipy import stats
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.recipes.kept import Kept
+from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
@@ -44,7 +45,7 @@ def test_crossings_of_a_permutation_are_kendalls_distance():
         order = rng.sample(range(n), n)
         crossing, pairs = word_order.crossings(list(enumerate(order)))
         assert pairs == n * (n - 1) // 2
-        assert crossing / pairs == pytest.approx((1 - kendalltau(range(n), order).statistic) / 2)
+        assert crossing / pairs == pytest.approx((1 - stats.kendalltau(range(n), order).statistic) / 2)
 
 
 def test_crossings_by_loops():
@@ -94,7 +95,7 @@ def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["keep.py", str(tmp_path / "other.yaml"), str(tmp_path / "runs"), "--hide", "/a/"])
     assert keep.main() == 0
     monkeypatch.setattr(measure, "HERE", tmp_path)
-    assert measure.runs_of("other") == {"PSH.parser": [["ein\u2028Satz", ""]]}
+    assert measure.runs_of(measure.plan("other"), "test") == {"PSH.parser": [["ein\u2028Satz", ""]]}
     assert measure.text_of(run / "test.last.txt") == ["ein\u2028Satz", ""]
     plan, path = keep.plan_of(tmp_path / "other.yaml")
     (entry,) = Kept.read(path).runs.values()
@@ -104,7 +105,7 @@ def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
     # of another recipe they are not
     recipe["train"] = {"dropout": 0.5}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(recipe))
-    assert measure.runs_of("other") == {}
+    assert measure.runs_of(measure.plan("other"), "test") == {}
 
 
 def test_attachment():
@@ -170,41 +171,46 @@ def test_what_controls_keep_is_said_of_every_system_that_gains(results):
     assert "*relabelled*, 2 seeds" in table and table.count("2 seeds") == 1
 
 
+PLANNED = {"PSH": ["linear", "random"], "sennrich_haddow": ["relabelled"], "PASCAL": ["linear"]}
+NOTHING = {"order": None, "baseline": "transformer", "systems": PLANNED}
+SIX = ("German", "French", "Hungarian", "Turkish", "Chinese", "Japanese")
+
+
 def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with all rows of a language."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
-    empty["languages"] = {lang: {"order": None} for lang in page.LANGUAGES}
+    empty["languages"] = dict.fromkeys(SIX, NOTHING)
     assert page.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}
     for control in ("linear", "random"):
         row["controls"][control] = {"gain": [1.5, 0.5, 2.5], "syntax": [1.0, -0.5, 2.5]}
     seeds = dict.fromkeys(("transformer", "PSH", "PSH.linear", "PSH.random"), 3)
-    measured = {"BLEU": {"scores": {"transformer": 8.0}, "rows": [row]}}
-    order = {"crossing": 0.3}
+    measured = {"BLEU": {"scores": {"transformer": 8.0}, "rows": [row], "signature": "tok:13a"}}
     full = copy.deepcopy(empty)
-    full["languages"]["de"] = {"order": {"crossing": 0.05}}
-    full["languages"]["tr"] = {"order": order, "seeds": seeds, "metrics": measured}
+    full["languages"]["German"] = {**NOTHING, "order": {"crossing": 0.05}}
+    turkish = {**NOTHING, "order": {"crossing": 0.3}, "groups": 9, "seeds": seeds, "metrics": measured}
+    full["languages"]["Turkish"] = turkish
     text = page.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
     assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
     page.draw_languages(full["languages"])
 
 
-def test_every_row_that_was_planned_for_the_languages_is_on_the_page():
-    languages = {lang: {"order": None} for lang in page.LANGUAGES}
+def test_every_row_of_the_recipes_is_on_the_page():
+    languages = {lang: dict(NOTHING) for lang in SIX}
     rows, seeds = [], {"transformer": 3}
-    for number, (system, controls) in enumerate(page.LANGUAGE_ROWS, start=1):
+    for number, (system, controls) in enumerate(PLANNED.items(), start=1):
         row = {"system": system, "gain": [number, 0.5, 9.0], "controls": {}}
         seeds[system] = 2
         for control in controls:
             row["controls"][control] = {"gain": [0, -1, 1], "syntax": [-number, -9.0, -0.5]}
             seeds[f"{system}.{control}"] = 1
         rows.append(row)
-    languages["ja"] |= {"seeds": seeds, "metrics": {"BLEU": {"scores": {"transformer": 8.0}, "rows": rows}}}
-    tables = [page.languages_table(languages).render("text"), page.others_table(languages).render("text")]
+    languages["Japanese"] |= {"seeds": seeds, "metrics": {"BLEU": {"scores": {"transformer": 8.0}, "rows": rows}}}
+    tables = [page.languages_table(languages, "").render("text"), page.others_table(languages, "").render("text")]
     (of_heads, japanese) = (next(line for line in table.splitlines() if "Japanese" in line) for table in tables)
     assert "+1.00" in of_heads and "3 (plain), 2 (PSH), 1 (linear, random)" in of_heads
-    for number, (_, controls) in enumerate(page.LANGUAGE_ROWS[1:], start=2):
+    for number, controls in enumerate(list(PLANNED.values())[1:], start=2):
         assert f"+{number}.00" in japanese and f"-{number}.00" in japanese
         assert f"1 ({', '.join(controls)})" in japanese
     assert page.NOT_RUN in tables[1]
@@ -213,16 +219,72 @@ def test_every_row_that_was_planned_for_the_languages_is_on_the_page():
 def test_correlations_with_word_order():
     def of(crossing: float, gain: float, syntax: float) -> dict:
         row = {"system": "PSH", "gain": [gain, 0, 0], "controls": {"linear": {"syntax": [syntax, 0, 0]}}}
-        return {"order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
+        return {**NOTHING, "order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
 
-    assert page.correlations({"de": of(0.1, 1, 1), "tr": of(0.3, 2, 2)}) == ""
-    languages = {"de": of(0.1, 1, -1), "hu": of(0.2, 2, -2), "tr": of(0.3, 3, -3)}
+    assert page.correlations({"German": of(0.1, 1, 1), "Turkish": of(0.3, 2, 2)}) == ""
+    languages = {"German": of(0.1, 1, -1), "Hungarian": of(0.2, 2, -2), "Turkish": of(0.3, 3, -3)}
     text = page.correlations(languages)
     assert "+1.00 (+1.00 to +1.00)" in text and "-1.00 (-1.00 to -1.00)" in text
     points = np.array([[0.1, 1], [0.2, 2], [0.3, 3], [0.4, 0]])
     least = min(np.corrcoef(np.delete(points, one, axis=0).T)[0, 1] for one in range(4))
-    text = page.correlations({**languages, "ja": of(0.4, 0, 0)})
+    text = page.correlations({**languages, "Japanese": of(0.4, 0, 0)})
     assert f"({least:+.2f} to +1.00)" in text, "without Japanese, all are on a line"
+    assert "0.95 " in text, "the smallest correlation of four points that is significant"
+
+
+def test_the_smallest_significant_correlations():
+    for points, smallest in page.LEAST_CORRELATION.items():
+        t = stats.t.ppf(0.975, points - 2)
+        assert smallest == pytest.approx(t / np.sqrt(points - 2 + t * t), abs=5e-4)
+
+
+OWN = """
+extends: {atlas}/libreoffice.yaml
+name: {name}
+folder: {folder}/{name}
+corpus: {{source: {source}, target: {target}, reader: null, data: null, options: null, train: text/train,
+  valid: text/valid, tests: {{test: text/test}}}}
+pieces: {{size: {{de: null}}}}
+score: {{groups: null}}
+commands: null
+seeds: [1]
+"""
+
+
+def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
+    """Of translations that the recipes made, or that are kept with them; without word order."""
+    words = ["ein", "Hund", "sieht", "den", "kleinen", "Mann", "am", "Tor"]
+    references = [" ".join(random.Random(number).sample(words, 8)) for number in range(60)]
+    parse = "".join(
+        "".join(f"{n}\t{word}\t_\tNOUN\t_\t_\t{n - 1}\tobj\t_\t_\n" for n, word in enumerate(line.split(), 1)) + "\n"
+        for line in references
+    )
+    recipes = []
+    for name, (source, target) in {"there": ("en", "xx"), "back": ("xx", "en")}.items():
+        recipes.append(tmp_path / f"{name}.yaml")
+        recipes[-1].write_text(OWN.format(atlas=ATLAS, name=name, folder=tmp_path, source=source, target=target))
+        of = measure.plan(recipes[-1])
+        monkeypatch.setattr(Work, "finished", lambda work: work.plan.runs[:3])
+        for path in (of.text("test", target), of.parse("test", source), *map(of.model, of.runs)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        of.text("test", target).write_text("\n".join(references) + "\n")
+        of.parse("test", source).write_text(parse)
+        for run in of.runs[:3]:  # plain, PSH, PSH.linear: the second makes fewer mistakes than the others
+            (output := of.output(run, Scored("test"))).parent.mkdir(parents=True, exist_ok=True)
+            every = 6 if run.system == "PSH" else 3
+            lines = ["Hund ein" if n % every == 0 else line for n, line in enumerate(references)]
+            output.write_text("\n".join(lines) + "\n")
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(sys, "argv", ["measure.py", *map(str, recipes), "--output", str(results)])
+    assert measure.main() == 0
+    monkeypatch.setattr(sys, "argv", ["page.py", "--results", str(results), "--output", str(tmp_path / "page")])
+    assert page.main() == 0
+    text = (tmp_path / "page" / "what-syntax-gives.md").read_text(encoding="utf-8")
+    gain = json.loads(results.read_text())["languages"]["back"]["metrics"]["BLEU"]["rows"][0]["gain"]
+    assert gain[1] > 0 and text.count(page.interval(gain)) >= 2 and "all two languages, significantly" in text
+    assert all(f"| {name} | {page.NOT_RUN} |" in text for name in ("there", "back"))
+    assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
+    assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
 
 
 def test_twice_the_updates():
@@ -251,12 +313,13 @@ def test_less_data(results):
     assert "+1.50 (-1.00\u00a0to\u00a0+4.00)" in table and page.NOT_RUN in table
 
 
-def test_languages_differ_in_the_language_alone():
-    recipes = {lang: load(ATLAS / f"{measure.recipe_of(lang)}.yaml") for lang in page.LANGUAGES}
+def test_languages_differ_in_the_language_alone(results):
+    recipes = {name: load(ATLAS / f"{name}.yaml") for name in measure.LANGUAGES}
     assert len(recipes) == len({recipe.folder for recipe in recipes.values()})
-    assert all(recipe.corpus.target == lang for lang, recipe in recipes.items())
-    german = recipes["de"]
-    for recipe in recipes.values():
+    assert [recipe.name for recipe in recipes.values()] == list(results["languages"])
+    german = recipes["libreoffice"]
+    for name, recipe in recipes.items():
+        assert name in ("libreoffice", f"libreoffice-{recipe.corpus.target}")
         assert (recipe.systems, recipe.train, recipe.size, recipe.seeds) == (
             german.systems,
             german.train,
@@ -264,8 +327,7 @@ def test_languages_differ_in_the_language_alone():
             german.seeds,
         )
         assert set(recipe.pieces.size) == {"en", recipe.corpus.target}
-    for system, controls in page.LANGUAGE_ROWS:
-        assert {system, *(f"{system}.{control}" for control in controls)} <= set(german.systems)
+        assert measure.planned(measure.plan(name)) == results["languages"][recipe.name]["systems"]
 
 
 def test_the_rows_of_parse_quality_are_those_of_the_recipes():

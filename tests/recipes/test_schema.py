@@ -16,7 +16,7 @@ from fairseq_syntax.lab.recipes import reference
 from fairseq_syntax.lab.recipes.options import check_options
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.stages import dependencies
+from fairseq_syntax.lab.recipes.stages import dependencies, shown
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = EXAMPLES / "recipe.yaml"
@@ -234,6 +234,19 @@ def test_commands_before_the_same_stages_may_read_one_another(tmp_path):
     needs = dependencies(stages)
     assert (needs["draw"], needs["shuffle"]) == (set(), {"draw"}) and {"draw", "shuffle"} <= needs["corpus"]
     assert {"shuffle", "train transformer/1"} <= needs["probe"]
+
+
+def test_placeholders_of_a_command(tmp_path):
+    """A variable of the shell is not one, though its name may be the same."""
+    line = "seed=7; cat {run}/{source}-{target} {unknown} > {folder}/${seed}.{seed}"
+    one = f"{{each: run, reason: test, run: '{line}', outputs: ['{{folder}}/{{seed}}']}}"
+    path = with_systems(tmp_path, f"systems: {{transformer: {{arch: transformer}}}}\ncommands: {{mine: {one}}}\n")
+    plan = Plan(load(path), path)
+    (stage,) = (stage for stage in plan.stages(plan.runs[:1]) if stage.name.startswith("mine"))
+    *_, words = stage.commands[0].words
+    source, target = plan.langs
+    run, folder = map(shown, (plan.model(plan.runs[0]), plan.folder))
+    assert str(words) == f"seed=7; cat {run}/{source}-{target} {{unknown}} > {folder}/${{seed}}.{plan.runs[0].seed}"
 
 
 def test_a_command_before_what_it_reads_is_told(tmp_path):

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,13 +180,12 @@ class Layout:
     # --------------------------------------------------------------------------------- placeholders and options
 
     def filled(self, text: str, run: Run | None = None, show: Callable[[Path], str] = shown, **names: str) -> str:
-        """Fill in the placeholders of a text in the recipe: ``{folder}``, ``{run}`` and others."""
-        places = {"folder": show(self.folder), "recipe": show(self.base), **names}
+        """Fill in the placeholders of a text in the recipe: ``{folder}``, ``{run}`` and others, but not ``${run}``."""
+        source, target = self.langs
+        places = {"folder": show(self.folder), "recipe": show(self.base), "source": source, "target": target, **names}
         if run is not None:
             places |= {"run": show(self.model(run)), "system": run.system, "seed": str(run.seed)}
-        for name, value in places.items():
-            text = text.replace(f"{{{name}}}", value)
-        return text
+        return re.sub(r"(?<!\$)\{(\w+)\}", lambda found: places.get(found[1], found[0]), text)
 
     def place(self, text: str, run: Run | None = None, **names: str) -> Path:
         """A file named in the recipe, relative to the recipe's folder."""

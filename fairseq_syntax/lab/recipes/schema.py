@@ -303,7 +303,11 @@ class Command(Section):
     """Your own stage. {folder} stands for the result folder, {run} for the run's, and {recipe} for the recipe's."""
 
     reason: str = _key(..., "why the recipe needs a command", min_length=1)
-    run: str = _key(..., "bash command, run in the current folder; may also contain {seed} and {system}", min_length=1)
+    run: str = _key(
+        ...,
+        "bash command, run in the current folder; may also contain {source}, {target}, {seed}, {system}",
+        min_length=1,
+    )
     each: Literal["once", "run"] = _key("once", "run once, or for each system and seed")
     before: Kind = _key("report", "stage that needs the outputs")
     systems: list[str] | None = _key(None, "with `each: run`: systems to run it for (default: all)")
