@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fairseq_syntax.corpus.conllu import read_conllu
@@ -108,7 +109,16 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
             properties = [Property.of(text) for text in PROPERTIES]
             metrics[name]["by"] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
     result |= {"sentences": len(references), "groups": None if pages is None else len(set(pages))}
+    result["lengths"] = {
+        system: 100 * fmean(characters(lines) for lines in each) / characters(references)
+        for system, each in runs.items()
+    }
     return {**result, "seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
+
+
+def characters(lines: Sequence[str]) -> int:
+    """The length of a text, without its line ends."""
+    return sum(map(len, lines))
 
 
 def planned(of: Plan) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import correlation
 from typing import TYPE_CHECKING, Any
@@ -90,11 +90,11 @@ def low_to_high(values: Sequence[float], form: str = "{:.1f}") -> str:
 # -- Multi30k ----------------------------------------------------------------------------------------------------------
 
 
-def controls_table(tests: Mapping[str, Any]) -> Table:
-    """Gains after 8,000 updates, and what is left with control parses, in BLEU on both tests."""
+def controls_table(tests: Mapping[str, Any], metric: str = "BLEU") -> Table:
+    """Gains after 8,000 updates, and what is left with control parses, on both tests."""
     rows = []
     for system, controls in MULTI30K_CONTROLS.items():
-        of_tests = [row_of(metrics["BLEU"], system) for metrics in tests.values()]
+        of_tests = [row_of(metrics[metric], system) for metrics in tests.values()]
         rows.append([SYSTEMS[system], "the parse", *(interval(row.get("gain")) for row in of_tests)])
         for control in controls:
             twins = [twin_of(row, control) for row in of_tests]
@@ -102,7 +102,7 @@ def controls_table(tests: Mapping[str, Any]) -> Table:
             rows.append(["", f"the parse − *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
     years = [name.replace("test_", "test of ") for name in tests]
     notes = ["95 % intervals over sentences and seeds, three seeds; bold: significant"]
-    title = "BLEU gained over the plain Transformer, Multi30k English–German, 8,000 updates"
+    title = f"{metric} gained over the plain Transformer, Multi30k English–German, 8,000 updates"
     return Table(title, ["system", "trained and tested on", *years], rows, notes)
 
 
@@ -169,8 +169,8 @@ AMOUNT_ROWS = {"PSH": ("linear",), "sennrich_haddow": (), "PASCAL": ()}
 PAIRS = {"tenth": "2,900", "third": "9,667"}
 
 
-def amounts_table(amounts: Mapping[str, Any], whole: Mapping[str, Any]) -> Table:
-    """What systems gain with a tenth, a third and all of the pairs, in BLEU on both tests."""
+def amounts_table(amounts: Mapping[str, Any], whole: Mapping[str, Any], metric: str = "BLEU") -> Table:
+    """What systems gain with a tenth, a third and all of the pairs, on both tests."""
     parts = {**{part: amounts.get(part, {}) for part in PAIRS}, "all": whole}
     rows = []
     for system, controls in AMOUNT_ROWS.items():
@@ -179,12 +179,12 @@ def amounts_table(amounts: Mapping[str, Any], whole: Mapping[str, Any]) -> Table
             for test in whole:
                 row = [title, test.replace("test_", "")]
                 for of_part in parts.values():
-                    gains = row_of(of_part.get(test, {}).get("BLEU", []), system)
+                    gains = row_of(of_part.get(test, {}).get(metric, []), system)
                     row.append(interval(gains.get("gain") if kind == "gain" else twin_of(gains, kind).get("syntax")))
                 rows.append(row)
     head = ["system", "test", *(f"{pairs} pairs" for pairs in PAIRS.values()), "29,000 pairs"]
     notes = ["95 % intervals over sentences and seeds; bold: significant", "29,000 pairs: 8,000 updates"]
-    return Table("BLEU gained over the plain Transformer, Multi30k English–German", head, rows, notes)
+    return Table(f"{metric} gained over the plain Transformer, Multi30k English–German", head, rows, notes)
 
 
 def amounts_sentence(amounts: Mapping[str, Any]) -> str:
@@ -230,9 +230,8 @@ def languages_table(languages: Mapping[str, Any], title: str) -> Table:
     rows = []
     for lang, of in languages.items():
         order, seeds = of["order"], of.get("seeds", {})
-        plain = f"{scores_of(of)[of['baseline']]:.2f}" if of["baseline"] in seeds else NOT_RUN
-        row = [lang, f"{100 * order['crossing']:.0f} %" if order else NOT_RUN, plain, *gains_of(of, system, controls)]
-        rows.append([*row, counted(seeds, system, {of["baseline"]: "plain"})])
+        row = [lang, f"{100 * order['crossing']:.0f} %" if order else NOT_RUN, plain_score(of)]
+        rows.append([*row, *gains_of(of, system, controls), counted(seeds, system, {of["baseline"]: "plain"})])
     head = ["language", "crossing", "plain", *gains_head(system, controls), "seeds"]
     notes = [
         "crossing: share of crossing word alignments of source and target",
@@ -242,15 +241,15 @@ def languages_table(languages: Mapping[str, Any], title: str) -> Table:
     return Table(title, head, rows, notes)
 
 
-def scores_of(of: Mapping[str, Any]) -> Mapping[str, float]:
-    """The systems' BLEU in a language."""
-    scores: Mapping[str, float] = of["metrics"]["BLEU"]["scores"]
-    return scores
+def plain_score(of: Mapping[str, Any], metric: str = "BLEU") -> str:
+    """The baseline's score in a language."""
+    scores = of.get("metrics", {}).get(metric, {}).get("scores", {})
+    return f"{scores[of['baseline']]:.2f}" if of["baseline"] in scores else NOT_RUN
 
 
-def gains_of(of: Mapping[str, Any], system: str, controls: Sequence[str]) -> list[str]:
+def gains_of(of: Mapping[str, Any], system: str, controls: Sequence[str], metric: str = "BLEU") -> list[str]:
     """What a system gains in a language, and how much of it is more than each control gains."""
-    row = row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system)
+    row = row_of(of.get("metrics", {}).get(metric, {}).get("rows", []), system)
     return [interval(row.get("gain")), *(interval(twin_of(row, control).get("syntax")) for control in controls)]
 
 
@@ -304,6 +303,28 @@ def others_table(languages: Mapping[str, Any], title: str) -> Table:
     return Table(title, head, rows, ["BLEU and intervals as in the table before"])
 
 
+def other_metrics(languages: Mapping[str, Any]) -> str:
+    """The first system's gains in the other metrics, and in length, folded; empty where nothing has been run."""
+    (system, controls), *_ = planned(languages).items()
+    rows = []
+    for lang, of in languages.items():
+        for metric in of.get("metrics", {}):
+            if metric != "BLEU":
+                rows.append([lang, metric, plain_score(of, metric), *gains_of(of, system, controls, metric)])
+        if system in (lengths := of.get("lengths", {})):
+            others = (of["baseline"], *(f"{system}.{control}" for control in controls))
+            less = [f"{lengths[system] - lengths[one]:+.1f}" if one in lengths else NOT_RUN for one in others]
+            rows.append([lang, "length, %", f"{lengths[of['baseline']]:.1f}", *less])
+    notes = ["length: characters of the translations in percent of the references'"]
+    head = ["language", "metric", "plain", *gains_head(system, controls)]
+    return folded("In other metrics", Table("", head, rows, notes)) if rows else ""
+
+
+def folded(summary: str, table: Table) -> str:
+    """A table that a click shows: who looks for one does not scroll through the others."""
+    return f"<details><summary>{summary}</summary>\n\n{table.render('markdown')}\n\n</details>"
+
+
 def where(languages: Mapping[str, Any]) -> str:
     """What the first system gains by properties of the parse, a table for each language that has been run."""
     (system, controls), *_ = planned(languages).items()
@@ -322,9 +343,8 @@ def where(languages: Mapping[str, Any]) -> str:
                 lines = str(interval_of["sentences"])
                 rows.append([one["property"], between, lines, interval(row.get("gain")), *less])
         if rows:
-            table = Table("", ["property", "", "lines", *gains_head(system, controls[:1])], rows, []).render("markdown")
-            # folded: who looks for one language does not scroll through the others
-            tables.append(f"<details><summary>{lang}: where</summary>\n\n{table}\n\n</details>")
+            head = ["property", "", "lines", *gains_head(system, controls[:1])]
+            tables.append(folded(f"{lang}: where", Table("", head, rows, [])))
     return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
 
 
@@ -339,11 +359,11 @@ def bounds(over: float | None, to: float | None, *, whole: bool) -> str:
     return f"{to:g}" if over + 1 == to else f"{over + 1:g} to {to:g}"
 
 
-def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
-    """The first system's row in BLEU, of the languages in which it has been run."""
+def begun(languages: Mapping[str, Any], metric: str = "BLEU") -> dict[str, Any]:
+    """The first system's row in a metric, of the languages in which it has been run."""
     system = first_of(languages)
     rows = {
-        lang: row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system) for lang, of in languages.items()
+        lang: row_of(of.get("metrics", {}).get(metric, {}).get("rows", []), system) for lang, of in languages.items()
     }
     return {lang: row for lang, row in rows.items() if row.get("gain")}
 
@@ -385,6 +405,13 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
                 differences.append(f"significantly {word} than with *{control}* trees in {named(langs, languages)}")
     if differences:
         text += f" With the parse, it is {', and '.join(differences)}."
+    in_chrf = {lang: row["gain"] for lang, row in begun(languages, "chrF").items()}
+    if by_sign := [
+        f"{word} significantly in {named(langs, languages)}"
+        for word, sign in (("gains", 1), ("loses", -1))
+        if (langs := [lang for lang, gain in in_chrf.items() if is_significant(gain) and sign * gain[0] > 0])
+    ]:
+        text += f" In chrF, {shown(system)} {' and '.join(by_sign)}."
     controls = [f"{system}.{control}" for control in planned(languages)[system]]
     seeds = [
         number
@@ -459,25 +486,27 @@ def parse_rows() -> list[tuple[str, str, bool]]:
     return [*rows, *hedged]
 
 
-def parse_table(quality: Mapping[str, Any]) -> Table:
-    """BLEU gained over the plain Transformer, by system and parse."""
+def parse_table(quality: Mapping[str, Any], metric: str = "BLEU") -> Table:
+    """What is gained over the plain Transformer, by system and parse."""
     rows = []
     for parse, title in PARSES.items():
         accuracy = quality["attachment"].get(parse, quality["attachment"].get(f"{parse}.sharp"))
         row = [title, NOT_RUN if accuracy is None else f"{accuracy:.0f}"]
         for system in PARSE_SYSTEMS:
-            row.append(_cell(quality, name_of(system, parse)))
-        row.append(_cell(quality, name_of("LDD", parse, sure=False)) if parse.startswith("wrong") else "")
+            row.append(_cell(quality, name_of(system, parse), metric))
+        row.append(_cell(quality, name_of("LDD", parse, sure=False), metric) if parse.startswith("wrong") else "")
         rows.append(row)
     plain = quality["rows"].get("transformer")
-    notes = ["BLEU over the plain Transformer, 95 % intervals over sentences and seeds; bold: significant; (n): seeds"]
+    notes = [
+        f"{metric} over the plain Transformer, 95 % intervals over sentences and seeds; bold: significant; (n): seeds"
+    ]
     if plain:
-        notes.insert(0, f"the plain Transformer has {plain['score']['BLEU']:.2f} BLEU ({seeds_of(plain['seeds'])})")
+        notes.insert(0, f"the plain Transformer has {plain['score'][metric]:.2f} {metric} ({seeds_of(plain['seeds'])})")
     for against, title in (("gain", "the plain Transformer"), ("to_gold", "the same system with gold trees")):
-        smallest = detectable(quality, against)
+        smallest = detectable(quality, against, metric)
         if smallest is not None:
             found = f"the smallest difference from {title} that would be found four times in five"
-            notes.append(f"{found}: {smallest:.1f} BLEU (median of the rows)")
+            notes.append(f"{found}: {smallest:.1f} {metric} (median of the rows)")
     return Table(
         f"ATIS English–Turkish, {quality['sentences']} sentences",
         ["trained and tested on", "UAS", *PARSE_SYSTEMS, "LDD, unsure"],
@@ -486,18 +515,18 @@ def parse_table(quality: Mapping[str, Any]) -> Table:
     )
 
 
-def _cell(quality: Mapping[str, Any], name: str) -> str:
+def _cell(quality: Mapping[str, Any], name: str, metric: str) -> str:
     row = quality["rows"].get(name)
-    return f"{interval(row['gain']['BLEU'])} ({row['seeds']})" if row and row["gain"] else NOT_RUN
+    return f"{interval(row['gain'][metric])} ({row['seeds']})" if row and row["gain"] else NOT_RUN
 
 
-def detectable(quality: Mapping[str, Any], against: str) -> float | None:
+def detectable(quality: Mapping[str, Any], against: str, metric: str = "BLEU") -> float | None:
     """The median of the smallest differences that these sentences and seeds can show.
 
     Args:
         against: ``gain``, from the plain Transformer, or ``to_gold``, from the same system with gold trees
     """
-    values = sorted(row[against]["BLEU"][3] for row in quality["rows"].values() if row[against])
+    values = sorted(row[against][metric][3] for row in quality["rows"].values() if row[against])
     return values[len(values) // 2] if values else None
 
 
@@ -619,6 +648,11 @@ def new_figure(width: float, height: float) -> Figure:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
+def in_both_metrics(table: Callable[[str], Table]) -> str:
+    """A table in BLEU, and folded below it in chrF."""
+    return f"{table('BLEU').render('markdown')}\n\n{folded('In chrF', table('chrF'))}"
+
+
 def page(results: Mapping[str, Any]) -> str:
     """The page of the atlas, or of the languages alone where the results are those of other recipes."""
     languages = results["languages"]
@@ -627,6 +661,7 @@ def page(results: Mapping[str, Any]) -> str:
     parts = {
         "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
         "others": others_table(languages, titles[1] if is_atlas else "Other systems").render("markdown"),
+        "metrics": other_metrics(languages),
         "where": where(languages),
         "correlations": correlations(languages),
     }
@@ -642,9 +677,9 @@ def page(results: Mapping[str, Any]) -> str:
         ]
         parts |= {
             "longer": longer_sentence(results["longer"]),
-            "amounts": amounts_table(results["amounts"], tests).render("markdown"),
-            "quality": parse_table(quality).render("markdown") if quality else "Not run yet.",
-            "controls": controls_table(tests).render("markdown"),
+            "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),
+            "quality": in_both_metrics(lambda metric: parse_table(quality, metric)) if quality else "Not run yet.",
+            "controls": in_both_metrics(lambda metric: controls_table(tests, metric)),
         }
     template = (HERE / ("page.txt" if is_atlas else "page-of-languages.txt")).read_text(encoding="utf-8")
     text = template.format(definitions=DEFINITIONS, sentences="\n".join(f"- {one}" for one in sentences), **parts)

@@ -192,6 +192,14 @@ def test_a_page_of_other_numbers_of_runs(results):
     full["languages"]["Turkish"] = turkish
     text = page.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
+    chrf = {**row, "gain": [-2.0, -3.0, -1.0]}
+    turkish["metrics"] = {**measured, "chrF": {"scores": {"transformer": 30.0}, "rows": [chrf]}}
+    turkish["lengths"] = {"transformer": 95.5, "PSH": 89.25, "PSH.linear": 90.0}
+    in_chrf = page.languages_sentence(full["languages"]).removeprefix(text)
+    assert "chrF" in in_chrf and "loses significantly in Turkish" in in_chrf and "gains" not in in_chrf
+    others = page.other_metrics(full["languages"])
+    assert page.interval([-2.0, -3.0, -1.0]) in others
+    assert f"| Turkish | length, % | 95.5 | -6.2 | -0.8 | {page.NOT_RUN} |" in others
     assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
     page.draw_languages(full["languages"])
 
@@ -281,6 +289,8 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     assert page.main() == 0
     text = (tmp_path / "page" / "what-syntax-gives.md").read_text(encoding="utf-8")
     gain = json.loads(results.read_text())["languages"]["back"]["metrics"]["BLEU"]["rows"][0]["gain"]
+    lengths = json.loads(results.read_text())["languages"]["back"]["lengths"]
+    assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
     assert gain[1] > 0 and text.count(page.interval(gain)) >= 2 and "all two languages, significantly" in text
     assert all(f"| {name} | {page.NOT_RUN} |" in text for name in ("there", "back"))
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
