@@ -108,7 +108,7 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
         if name == "BLEU" and baseline in runs:
             properties = [Property.of(text) for text in PROPERTIES]
             metrics[name]["by"] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
-    result |= {"sentences": len(references), "groups": None if pages is None else len(set(pages))}
+    result |= {"sentences": len(references)} | ({} if pages is None else {"groups": len(set(pages))})
     result["lengths"] = {
         system: 100 * fmean(characters(lines) for lines in each) / characters(references)
         for system, each in runs.items()
