@@ -313,7 +313,10 @@ def other_metrics(languages: Mapping[str, Any]) -> str:
                 rows.append([lang, metric, plain_score(of, metric), *gains_of(of, system, controls, metric)])
         if system in (lengths := of.get("lengths", {})):
             others = (of["baseline"], *(f"{system}.{control}" for control in controls))
-            less = [f"{lengths[system] - lengths[one]:+.1f}" if one in lengths else NOT_RUN for one in others]
+            less = [
+                f"{round(lengths[system] - lengths[one], 1) + 0.0:+.1f}" if one in lengths else NOT_RUN
+                for one in others
+            ]
             rows.append([lang, "length, %", f"{lengths[of['baseline']]:.1f}", *less])
     notes = ["length: characters of the translations in percent of the references'"]
     head = ["language", "metric", "plain", *gains_head(system, controls)]
