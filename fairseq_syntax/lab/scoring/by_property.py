@@ -14,6 +14,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
@@ -60,13 +61,21 @@ def by_property(
 ) -> list[dict[str, Any]]:
     """What ``measure`` returns for the sentences, by their numbers, of each interval of each property of the parses.
 
+    A sentence without a parse has no property, so it is in no interval.
+
     Returns:
         for each property ``{"property", "intervals"}``, and for each interval what was measured and ``{"over", "to",
         "sentences", "mean"}``: its lower (exclusive) and upper (inclusive) bound, and the mean of the property
+
+    Raises:
+        SyntaxDataError: no sentence has a parse
     """
+    numbers = np.array([number for number, parse in enumerate(parses) if parse.words], dtype=np.int64)
+    if properties and not len(numbers):
+        raise SyntaxDataError("none of the sentences to score has a parse", option="--conllu")
     parts = []
     for prop in properties:
-        values = prop.values(parses)
+        values = prop.values([parses[number] for number in numbers])
         # Any string may be a label or tag, so a misspelt one is not an error but matches no word.
         if "=" in prop.name and not values.any():
             logger.warning("--by %s: no word of these sentences has it", prop.name)
@@ -74,7 +83,7 @@ def by_property(
         for one in progress(prop.intervals(values), of=f"by {prop.name}", unit="intervals"):
             about = {"over": one.over, "to": one.to, "sentences": len(one.lines)}
             about["mean"] = float(values[one.lines].mean())
-            intervals.append(about | measure(one.lines.tolist()))
+            intervals.append(about | measure(numbers[one.lines].tolist()))
         parts.append({"property": prop.name, "intervals": intervals})
     return parts
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds, p_value
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import named_files
 
+logger = logging.getLogger(__name__)
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
 FORMAT = 2  # the version of the report and of its computation
@@ -81,7 +83,7 @@ def read_system(text: str) -> System:
 
 
 def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[str] | None = None) -> list[ParsedLine]:
-    """Read the parse of each line of a test set.
+    """Read the parse of each line of a test set, and warn of lines without one.
 
     Args:
         sources: the lines of the test set, if known
@@ -96,6 +98,8 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
         line, text = others[0]
         message = f"is the parse of other sentences: it says {quoted(text_of(line))}, and the source {quoted(text)}"
         raise SyntaxDataError(message, path=path, line=line.file_line, hint=why_other(line, text))
+    if without := sum(not line.words for line in parses):
+        logger.warning("%s: %d of %d lines have no parse and are in no interval", path, without, len(parses))
     return parses
 
 
