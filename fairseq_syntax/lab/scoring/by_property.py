@@ -143,17 +143,21 @@ def _tested(part: Mapping[str, Any], metric: str) -> list[tuple[Mapping[str, Any
     ]
 
 
-def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str) -> list[Table]:
-    """For each property and metric, a table of scores and, for several systems, one of differences."""
+def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str, over: str = "sentences") -> list[Table]:
+    """For each property and metric, a table of scores and, for several systems, one of differences.
+
+    Args:
+        over: what the bootstrap drew, ``sentences`` or ``groups``
+    """
     return [
         table
         for part in parts
         for metric in part["intervals"][0]["scores"]
-        for table in _syntax_tables(part, metric, baseline)
+        for table in _syntax_tables(part, metric, baseline, over)
     ]
 
 
-def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str) -> list[Table]:
+def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: str) -> list[Table]:
     name, intervals = part["property"], part["intervals"]
     systems = list(intervals[0]["scores"][metric])
     tested = len(_tested(part, metric))
@@ -170,13 +174,13 @@ def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str) -> list[
     resampled = sum("low" in entry["scores"][metric][systems[0]] for entry in intervals)
     notes = ["in brackets: 95 % bootstrap intervals"] if resampled else []
     if 0 < resampled < len(intervals):
-        notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} sentences")
+        notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} {over}")
     tables = [Table(f"{metric} by {name}", [name, "sentences", *systems], rows, notes)]
     if differences:
         header = [name, "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
         notes = [
             "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-            "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
+            f"p of the bootstrap over {over}, and over seeds where there are several; {corrected(tested)}",
         ]
         title = f"{metric} by {name}, against {baseline}"
         tables.append(Table(title, header, differences, notes if tested else []))

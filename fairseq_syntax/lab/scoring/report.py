@@ -22,7 +22,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.shares import shares
+from fairseq_syntax.lab.scoring.shares import drawn_from, shares, units_drawn
 from fairseq_syntax.lab.scoring.significance import (
     LEAST_SENTENCES,
     SEED,
@@ -295,7 +295,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     if "by_length" in report:
         yield length_table(report["by_length"], names, report["sentences"], baseline)
     if "by_syntax" in report:
-        yield from syntax_tables(report["by_syntax"], baseline or names[0])
+        yield from syntax_tables(report["by_syntax"], baseline or names[0], units_drawn(report))
 
 
 def _score_table(report: Mapping[str, Any]) -> Table:
@@ -333,9 +333,8 @@ def _test_table(report: Mapping[str, Any], baseline: str, tested: Mapping[str, M
         notes.append(f"randomization: {entries[0][2]['runs'][0]['randomization']['signature']}")
         if any(len(tests["runs"]) > 1 for *_, tests in entries):
             notes.append("randomization: the largest p over pairs of seeds")
-    if report.get("groups", report["sentences"]) < LEAST_SENTENCES:
-        kind = "groups" if "groups" in report else "sentences"
-        notes.append(f"no bootstrap and randomization for fewer than {LEAST_SENTENCES} {kind}")
+    if drawn_from(report) < LEAST_SENTENCES:
+        notes.append(f"no bootstrap and randomization for fewer than {LEAST_SENTENCES} {units_drawn(report)}")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {baseline}", header, rows, notes)
