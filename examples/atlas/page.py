@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from statistics import correlation
+from statistics import correlation, median
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.lab.figures.plot import COLORS, save
@@ -437,8 +437,8 @@ def detectable(quality: Mapping[str, Any], against: str) -> float | None:
     Args:
         against: ``gain``, from the plain Transformer, or ``to_gold``, from the same system with gold trees
     """
-    values = sorted(row[against]["BLEU"][3] for row in quality["rows"].values() if row[against])
-    return values[len(values) // 2] if values else None
+    values = [row[against]["BLEU"][3] for row in quality["rows"].values() if row[against]]
+    return median(values) if values else None
 
 
 def quality_sentence(quality: Mapping[str, Any] | None) -> str:

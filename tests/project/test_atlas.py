@@ -225,6 +225,12 @@ def test_correlations_with_word_order():
     assert f"({least:+.2f} to +1.00)" in text, "without Japanese, all are on a line"
 
 
+def test_the_detectable_difference_is_the_median_of_the_rows():
+    rows = {str(mdd): {"gain": {"BLEU": [0, 0, 0, mdd]}, "to_gold": {}} for mdd in (3.0, 1.0, 8.0, 2.0)}
+    assert page.detectable({"rows": rows}, "gain") == 2.5
+    assert page.detectable({"rows": rows}, "to_gold") is None
+
+
 def test_twice_the_updates():
     def of(score: float, gain: float, syntax: float) -> dict:
         row = {"system": "PSH", "gain": [gain, 1.0, 4.0], "controls": {"linear": {"syntax": [syntax, -4, 1]}}}
