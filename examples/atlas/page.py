@@ -322,11 +322,13 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
     if not rows:
         return f"{text}; what syntax gives in them has not been measured yet."
     gains = {lang: row["gain"] for lang, row in rows.items()}
-    significant = [lang for lang, gain in gains.items() if is_significant(gain)]
+    significant = [lang for lang, gain in gains.items() if is_significant(gain) and gain[0] > 0]
     text += (
         f". PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
-        f"{named(gains)}, significantly in {named(significant) or 'none of them'}."
+        f"{named(gains)}, significantly in {named(significant) or 'none of them'}"
     )
+    losing = [lang for lang, gain in gains.items() if is_significant(gain) and gain[0] < 0]
+    text += f", and loses significantly in {named(losing)}." if losing else "."
     differences = []
     for control, word, sign in (
         ("random", "better", 1),

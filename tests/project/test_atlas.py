@@ -187,6 +187,9 @@ def test_a_page_of_other_numbers_of_runs(results):
     text = page.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
     assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
+    row["gain"] = [-2.5, -4.0, -1.0]
+    assert "none of them, and loses significantly in Turkish." in page.languages_sentence(full["languages"])
+    row["gain"] = [2.5, 1.0, 4.0]
     page.draw_languages(full["languages"])
 
 
