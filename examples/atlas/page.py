@@ -15,11 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from statistics import correlation
+from statistics import correlation, median
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.lab.figures.plot import COLORS, save
-from fairseq_syntax.lab.scoring.shares import drawn_from
+from fairseq_syntax.lab.scoring.shares import drawn_from, units_drawn
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES
 from fairseq_syntax.lab.scoring.tables import Table
 
@@ -270,11 +270,8 @@ def tokenizers(languages: Mapping[str, Any]) -> str:
 
 
 def drawn(languages: Mapping[str, Any]) -> str:
-    """What the bootstrap draws: the corpus's pages or other groups of sentences, or single sentences."""
-    kinds = {
-        "sentences" if of["groups"] is None else "groups of sentences" for of in languages.values() if "groups" in of
-    }
-    return listed(sorted(kinds)) or "sentences"
+    """What the bootstrap draws: groups of sentences, such as pages, or single sentences."""
+    return listed(sorted({units_drawn(of) for of in languages.values() if "sentences" in of})) or "sentences"
 
 
 def counted(seeds: Mapping[str, int], system: str, more: Mapping[str, str] | None = None) -> str:
@@ -381,6 +378,16 @@ def named(langs: Collection[str], of: Collection[str]) -> str:
     return f"all {NUMBERS[len(of)] if len(of) < len(NUMBERS) else len(of)} languages"
 
 
+def where_significant(languages: Mapping[str, Any], metric: str) -> str:
+    """``gains significantly in French and loses significantly in German``; empty if the first system does neither."""
+    gains = {lang: row["gain"] for lang, row in begun(languages, metric).items()}
+    parts = []
+    for verb, sign in (("gains", 1), ("loses", -1)):
+        if langs := [lang for lang, gain in gains.items() if is_significant(gain) and sign * gain[0] > 0]:
+            parts.append(f"{verb} significantly in {named(langs, languages)}")
+    return " and ".join(parts)
+
+
 def languages_sentence(languages: Mapping[str, Any]) -> str:
     """What the first system gains by language, and where it does better or worse with the parse than with controls."""
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
@@ -392,12 +399,10 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
     system, rows = first_of(languages), begun(languages)
     if not rows:
         return f"{text}What syntax gives in these languages has not been measured yet."
-    gains = {lang: row["gain"] for lang, row in rows.items()}
-    significant = [lang for lang, gain in gains.items() if is_significant(gain)]
+    gains = [row["gain"][0] for row in rows.values()]
     text += (
-        f"{shown(system)} gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
-        f"{named(gains, languages)}, {'significantly in ' if significant else 'nowhere significantly'}"
-        f"{named(significant, languages)}."
+        f"{shown(system)} gains {low_to_high(gains, '{:+.1f}')} BLEU in {named(rows, languages)}; "
+        f"it {where_significant(languages, 'BLEU') or 'gains nowhere significantly'}."
     )
     differences = []
     signs = (("better", 1), ("worse", -1))
@@ -408,13 +413,8 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
                 differences.append(f"significantly {word} than with *{control}* trees in {named(langs, languages)}")
     if differences:
         text += f" With the parse, it is {', and '.join(differences)}."
-    in_chrf = {lang: row["gain"] for lang, row in begun(languages, "chrF").items()}
-    if by_sign := [
-        f"{word} significantly in {named(langs, languages)}"
-        for word, sign in (("gains", 1), ("loses", -1))
-        if (langs := [lang for lang, gain in in_chrf.items() if is_significant(gain) and sign * gain[0] > 0])
-    ]:
-        text += f" In chrF, {shown(system)} {' and '.join(by_sign)}."
+    if in_chrf := where_significant(languages, "chrF"):
+        text += f" In chrF, it {in_chrf}."
     controls = [f"{system}.{control}" for control in planned(languages)[system]]
     seeds = [
         number
@@ -529,8 +529,8 @@ def detectable(quality: Mapping[str, Any], against: str, metric: str = "BLEU") -
     Args:
         against: ``gain``, from the plain Transformer, or ``to_gold``, from the same system with gold trees
     """
-    values = sorted(row[against][metric][3] for row in quality["rows"].values() if row[against])
-    return values[len(values) // 2] if values else None
+    values = [row[against][metric][3] for row in quality["rows"].values() if row[against]]
+    return median(values) if values else None
 
 
 def quality_sentence(quality: Mapping[str, Any] | None) -> str:

@@ -1,7 +1,8 @@
 """Compare a parser's probabilities with a treebank.
 
 Parse the treebank's words, or read a parse of them, and report the expected calibration error, UAS by confidence, the
-best temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word.
+best temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word. Unlike eval-tree,
+LAS compares labels with their subtypes.
 
     fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --json report.json --picture diagram.svg
 """

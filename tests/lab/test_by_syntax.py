@@ -223,7 +223,8 @@ def test_the_command(tmp_path, capsys, caplog):
     report = json.loads((tmp_path / "r.json").read_text())
     assert [one["property"] for one in report["by_syntax"]] == ["depth", "crossing", "label=acl"]
     for one in report["by_syntax"]:
-        assert sum(interval["sentences"] for interval in one["intervals"]) == 80
+        assert sum(interval["sentences"] for interval in one["intervals"]) == 79, "one has no parse"
+    assert "1 of 80 lines have no parse" in caplog.text
     assert command([*argv[:-4], "--resamples", "0", "--trials", "0"]) == 0
     assert "Holm" not in capsys.readouterr().out
     refused(["score", *common, "--by", "depth"], option="--conllu")
@@ -244,6 +245,25 @@ def test_the_command(tmp_path, capsys, caplog):
         command(["score", *common, "--resamples", "-1"])
     assert "--resamples" in capsys.readouterr().err
     refused(["score", *common, "--json", str(tmp_path)], path=tmp_path)
+
+
+def test_a_sentence_without_a_parse_is_in_no_interval():
+    """It would count as a sentence of no words, whatever its length."""
+    refs, (base, ours, _) = texts(60, 6)
+    parses = [random_parse(Random(i), i) for i in range(60)]
+    without = set(range(0, 60, 7))
+    some = [ParsedLine(line_number=i) if i in without else parse for i, parse in enumerate(parses)]
+    kept = [i for i in range(60) if i not in without]
+
+    def found(lines: list[int], parses: list[ParsedLine]) -> list[dict]:
+        scorer = Scorer("chrf", [[refs[i] for i in lines]])
+        runs = {name: [[run[i] for i in lines]] for name, run in (("a", base), ("b", ours))}
+        of = [Property.of(text) for text in ("length@5", "depth", "label=acl")]
+        return by_syntax(runs, [scorer], parses, of, baseline="a", resamples=10)
+
+    assert found([*range(60)], some) == found(kept, [parses[i] for i in kept])
+    with data_error(option="--conllu"):
+        found([*range(60)], [ParsedLine(line_number=i) for i in range(60)])
 
 
 @pytest.mark.parametrize("sentences", [1, 2, 9])

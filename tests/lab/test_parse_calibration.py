@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 
 import numpy as np
@@ -11,8 +12,8 @@ from data_errors import data_error, refused
 from parse_models import conllu, models, sentences
 
 from fairseq_syntax.cli import main
-from fairseq_syntax.corpus.conllu import parse_conllu_block
-from fairseq_syntax.lab.scoring import calibration
+from fairseq_syntax.corpus.conllu import ParsedLine, parse_conllu_block
+from fairseq_syntax.lab.scoring import calibration, trees
 from fairseq_syntax.lab.scoring.calibration import Choices
 
 GOLD = """1	a	_	_	_	_	2	det	_	_
@@ -23,6 +24,28 @@ PARSED = """1	a	_	_	_	_	2	det	_	Arcs=2:det:0.6,2:amod:0.1,3:det:0.2
 2	b	_	_	_	_	0	root	_	Arcs=0:root:0.9
 3	c	_	_	_	_	1	obj	_	Arcs=1:obj:0.5,2:dep:0.3,2:obj:0.15
 """
+
+
+def test_attachment_is_that_of_the_shared_task_apart_from_subtypes():
+    rng = random.Random(4)
+
+    def parse(labels: list[str]) -> ParsedLine:
+        heads = [rng.randrange(number) if number else 0 for number in range(30)]
+        return ParsedLine.of_words(
+            [f"w{i}" for i in range(30)], [h + 1 if i else 0 for i, h in enumerate(heads)], labels
+        )
+
+    labels = rng.choices(["a", "a:b", "a:c", "d"], k=30)
+    gold, parsed = parse(labels), parse([label if rng.random() < 0.6 else "a" for label in labels])
+    parsed.heads[:20] = gold.heads[:20]
+    parsed.arcs = [(word, head, label, 1.0) for word, (head, label) in enumerate(zip(parsed.heads, parsed.deprels))]
+    for subtypes in (True, False):
+        if not subtypes:
+            gold.deprels, parsed.deprels = ([label[:1] for label in line.deprels] for line in (gold, parsed))
+        found = calibration.report(calibration.compare([gold], [parsed]), 10, None)
+        scores = trees.evaluate(*(trees.collect_words([line], "x") for line in (gold, parsed)))
+        assert found["uas"] == pytest.approx(scores["UAS"].f1) and 0.6 < found["uas"] < 1
+        assert found["las"] < scores["LAS"].f1 if subtypes else found["las"] == pytest.approx(scores["LAS"].f1)
 
 
 def softmaxes(n: int, size: int, temperature: float) -> tuple[np.ndarray, Choices]:

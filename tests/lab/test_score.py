@@ -23,7 +23,7 @@ from scipy import stats
 
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.scoring import metrics, ribes, significance
+from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
 from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
 from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import Table
@@ -315,6 +315,19 @@ def test_raw_text_without_spaces_is_cut_by_a_tokenizer_that_can(tmp_path, capsys
 def test_distinct_1_counts_all_hypotheses():
     assert metrics.distinct_1(["a b b", "b c"]) == 3 / 5
     assert metrics.distinct_1([""]) == 0.0
+
+
+def test_bleu_and_distinct_1_of_varied_translations_are_those_of_each_distance():
+    references = {0: "a b c d e f", 1: "g h i j k"}
+    texts = [(0, 0, "a b c d e f"), (1, 0, "g h i j x"), (0, 2, "a b c x e f"), (0, 2, "a b c d"), (1, 2, "y")]
+    found = diversity.measure([diversity.Variation(s, distance, (), text) for s, distance, text in texts], references)
+    for row, distance in zip(found, (0, 2), strict=True):
+        group = [(text, references[s]) for s, d, text in texts if d == distance]
+        lines, refs = map(list, zip(*group))
+        words = " ".join(lines).split()
+        assert (row["distance"], row["translations"]) == (distance, len(group))
+        assert row["bleu"] == pytest.approx(corpus_bleu(lines, [refs]).score)
+        assert row["distinct1"] == len(set(words)) / len(words)
 
 
 GENERATED = """2026-01-01 | INFO | fairseq | loading

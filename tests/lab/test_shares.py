@@ -1,5 +1,6 @@
 """How much of a gain is syntax: the figures against sacrebleu, the bootstrap's spread, and the tables."""
 
+import itertools
 import random
 from argparse import Namespace
 from types import SimpleNamespace
@@ -9,10 +10,16 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.scoring import shares as scoring_shares
 from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by, share_table
+from fairseq_syntax.lab.scoring.report import Options, System, evaluate
+from fairseq_syntax.lab.scoring.report import tables as score_tables
+from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by, share_table, tables
 from fairseq_syntax.lab.scoring.significance import Resampled
+from tools.coverage import Mean
 
 WORDS = list("abcdefghijklm")
 REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
@@ -105,6 +112,21 @@ def test_the_interval_of_a_share_is_that_of_the_draws():
     assert high == pytest.approx(finite[-1]), "draws without a gain are above all others"
 
 
+def test_the_interval_of_a_share_is_that_of_all_samples_of_six_sentences():
+    rng = np.random.default_rng(4)
+    base = rng.normal(size=6)
+    systems = {"base": base, "S": base + rng.normal(2, 1, 6), "S.linear": base + rng.normal(1, 1, 6)}
+    (row,) = measure(Resampled(Mean(), {name: [of.tolist()] for name, of in systems.items()}, 8000), "base", ["linear"])
+    kept, low, high = row["controls"]["linear"]["kept"]
+    samples = np.array(list(itertools.product(range(6), repeat=6)))
+    means = {name: of[samples].mean(1) for name, of in systems.items()}
+    shares = (means["S.linear"] - means["base"]) / (means["S"] - means["base"])
+    assert (means["S"] > means["base"]).all()
+    assert kept == pytest.approx((systems["S.linear"] - base).mean() / (systems["S"] - base).mean())
+    for bound, share in ((low, 0.025), (high, 0.975)):
+        assert (shares < bound - 1e-9).mean() - 0.006 < share < (shares < bound + 1e-9).mean() + 0.006
+
+
 def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
     row = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
@@ -117,3 +139,29 @@ def test_no_share_of_a_gain_that_may_be_nothing():
         and "(" in table.rows[0][1]
         and any("one seed of S, S.linear" in note for note in table.notes)
     )
+
+
+def test_a_loss_has_no_share_and_is_not_called_a_gain():
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), runs(base=0.2, T=0.6, T_linear=0.4), 100)
+    (row,) = measure(resampled, "base", ["linear"])
+    assert row["gain"][2] < 0 and row["controls"]["linear"]["kept"] is None
+    notes = share_table("BLEU", [row], "test", 30).notes
+    assert "no share is given of a loss" in notes and not any("gain that may be 0" in note for note in notes)
+
+
+@pytest.mark.parametrize("groups", [None, [str(number // 2) for number in range(30)]])
+def test_notes_name_what_was_drawn_and_a_baseline_of_one_seed(groups, monkeypatch):
+    monkeypatch.setattr(scoring_shares, "DRAWS", 100)
+    monkeypatch.setattr(scoring_shares, "DRAWS_BY", 100)
+    of = {**runs(S=0.1, S_linear=0.2), "base": [noisy(0.4, 1)]}
+    systems = [System(name, [Translations("", lines, []) for lines in each]) for name, each in of.items()]
+    parses = [ParsedLine(words=["w"] * (1 + number % 2)) for number in range(30)]
+    by = [Property.of("length@1")]
+    options = Options(metrics=["bleu"], resamples=20, trials=0, by=by, controls=["linear"], controls_by=by)
+    report = evaluate(systems, [REFERENCES], options, baseline="base", parses=parses, groups=groups)
+    gains, by_length = tables(report, "test")
+    assert any(note.startswith("one seed of base:") for note in gains[0].notes)
+    over = "sentences" if groups is None else "groups"
+    notes = [note for table in (*gains, *by_length, *score_tables(report)) for note in table.notes]
+    assert sum(f"over {over}, and over seeds" in note for note in notes) == 3
+    assert not any(f"over {'groups' if groups is None else 'sentences'}, and" in note for note in notes)

@@ -1,6 +1,9 @@
 """The bootstrap over sentences and seeds: draws by sacrebleu, variance by formulas, errors by simulation."""
 
+import itertools
+import math
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,6 +66,53 @@ def test_groups_of_one_sentence_are_sentences():
         )
         assert (plain.scores["a"] == grouped.scores["a"]).all()
         assert plain.difference("a", "b") == grouped.difference("a", "b")
+
+
+def test_interval_and_p_are_those_of_all_samples_of_five_sentences():
+    refs, base, ours = (lines[:5] for lines in (REFERENCES, noisy(0.3, 1), noisy(0.25, 4)))
+
+    def gain(chosen) -> float:
+        texts = [[lines[i] for i in chosen] for lines in (refs, base, ours)]
+        return sacrebleu.corpus_bleu(texts[2], [texts[0]]).score - sacrebleu.corpus_bleu(texts[1], [texts[0]]).score
+
+    samples = list(itertools.combinations_with_replacement(range(5), 5))
+    gains = np.array([gain(chosen) for chosen in samples])
+    ways = [math.factorial(5) / math.prod(map(math.factorial, Counter(chosen).values())) for chosen in samples]
+    chances, observed = np.array(ways) / 5**5, gain(range(5))
+    mean = float(gains @ chances)
+    expected = chances[abs(gains - mean) >= abs(observed)].sum()
+    found = Resampled(Scorer("bleu", [refs]), {"a": [base], "b": [ours]}, 8000).difference("b", "a")
+    assert found.difference == pytest.approx(observed)
+    assert 0.05 < expected < 0.95 and found.p == pytest.approx(expected, abs=0.02)
+    assert found.detectable == pytest.approx(2.8016 * ((gains - mean) ** 2 @ chances) ** 0.5, rel=0.03)
+    for bound, share in ((found.low, 0.025), (found.high, 0.975)):
+        below, up_to = (chances[gains < bound + shift].sum() for shift in (-1e-6, 1e-6))
+        assert below - 0.006 < share < up_to + 0.006
+
+
+def test_the_variance_of_a_mean_over_groups_of_unequal_sizes():
+    """That of a ratio of two totals over the groups, sum of scores and number of sentences (Cochran 1977)."""
+    rng = np.random.default_rng(5)
+    sizes = rng.geometric(0.2, size=80)
+    groups = np.repeat(np.arange(80), sizes)
+    scores = rng.normal(size=80)[groups] + rng.normal(size=len(groups))
+    resampled = Resampled(Mean(), {"a": [scores.tolist()]}, 4000, groups=groups.tolist())
+    totals = np.bincount(groups, weights=scores)
+    expected = ((totals - scores.mean() * sizes) ** 2).sum() / len(scores) ** 2
+    assert resampled.scores["a"].var() == pytest.approx(expected, rel=0.1)
+    assert expected > 2 * scores.var() / len(scores), "sentences drawn alone would vary less"
+
+
+def test_groups_of_one_size_are_drawn_as_sentences_that_have_their_means():
+    """Also where seeds differ by more than the groups explain."""
+    rng = np.random.default_rng(6)
+    scores = {name: rng.normal(size=(3, 1)) + rng.normal(size=(3, 40)) for name in ("a", "b")}
+    groups = np.repeat(np.arange(10), 4).tolist()
+    grouped = Resampled(Mean(), {name: of.tolist() for name, of in scores.items()}, 300, groups=groups)
+    means = {name: of.reshape(3, 10, 4).mean(2).tolist() for name, of in scores.items()}
+    of_means = Resampled(Mean(), means, 300)
+    for name in scores:
+        np.testing.assert_allclose(grouped.scores[name], of_means.scores[name])
 
 
 @pytest.mark.parametrize("size", [1, 4, 10])

@@ -188,7 +188,7 @@ def test_a_page_of_other_numbers_of_runs(results):
     measured = {"BLEU": {"scores": {"transformer": 8.0}, "rows": [row], "signature": "tok:13a"}}
     full = copy.deepcopy(empty)
     full["languages"]["German"] = {**NOTHING, "order": {"crossing": 0.05}}
-    turkish = {**NOTHING, "order": {"crossing": 0.3}, "groups": 9, "seeds": seeds, "metrics": measured}
+    turkish = {**NOTHING, "order": {"crossing": 0.3}, "sentences": 99, "groups": 9, "seeds": seeds, "metrics": measured}
     full["languages"]["Turkish"] = turkish
     text = page.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
@@ -201,6 +201,9 @@ def test_a_page_of_other_numbers_of_runs(results):
     assert page.interval([-2.0, -3.0, -1.0]) in others
     assert f"| Turkish | length, % | 95.5 | -6.2 | -0.8 | {page.NOT_RUN} |" in others
     assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
+    row["gain"] = [-2.5, -4.0, -1.0]
+    assert "it loses significantly in Turkish." in page.languages_sentence(full["languages"])
+    row["gain"] = [2.5, 1.0, 4.0]
     page.draw_languages(full["languages"])
 
 
@@ -291,10 +294,16 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     gain = json.loads(results.read_text())["languages"]["back"]["metrics"]["BLEU"]["rows"][0]["gain"]
     lengths = json.loads(results.read_text())["languages"]["back"]["lengths"]
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
-    assert gain[1] > 0 and text.count(page.interval(gain)) >= 2 and "all two languages, significantly" in text
+    assert gain[1] > 0 and text.count(page.interval(gain)) >= 2 and "all two languages; it gains significantly" in text
     assert all(f"| {name} | {page.NOT_RUN} |" in text for name in ("there", "back"))
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
+
+
+def test_the_detectable_difference_is_the_median_of_the_rows():
+    rows = {str(mdd): {"gain": {"BLEU": [0, 0, 0, mdd]}, "to_gold": {}} for mdd in (3.0, 1.0, 8.0, 2.0)}
+    assert page.detectable({"rows": rows}, "gain") == 2.5
+    assert page.detectable({"rows": rows}, "to_gold") is None
 
 
 def test_twice_the_updates():

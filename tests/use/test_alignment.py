@@ -14,6 +14,9 @@ import toy_data
 from data_errors import data_error, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from nltk.metrics.scores import precision as nltk_precision
+from nltk.metrics.scores import recall as nltk_recall
+from nltk.translate.metrics import alignment_error_rate
 
 from fairseq_syntax.inference import alignment, alignment_head
 from fairseq_syntax.inference.alignment import PieceText
@@ -112,6 +115,40 @@ def test_agreement_with_given_links():
     assert found.f1 == pytest.approx(2 * 0.75 / 1.75)
     with data_error("'0:1'", line=1):
         alignment.read_gold(["0:1"])
+
+
+def test_agreement_is_that_of_nltk():
+    rng = np.random.default_rng(2)
+    pairs = [(s, t) for s in range(4) for t in range(4)]
+    for _ in range(30):
+        links, sure, more = ({pairs[i] for i in rng.choice(16, size=6, replace=False)} for _ in range(3))
+        found = alignment.agreement([sorted(links)], [(sure, sure | more)])
+        assert found.aer == pytest.approx(alignment_error_rate(sure, links, sure | more))
+        assert found.precision == nltk_precision(sure | more, links) and found.recall == nltk_recall(sure, links)
+
+
+def test_mutual_information_by_loops():
+    """Of probabilities that add up to 1 over the target words of a half and one that it has not."""
+    rng = np.random.default_rng(4)
+    pairs = []
+    for _ in range(9):
+        source, target = ([f"w{i}" for i in rng.integers(0, 4, size=size)] for size in (3, 5))
+        pairs.append((source, target, [(int(s), t) for t, s in enumerate(rng.integers(0, 3, size=5)) if t != s]))
+    bits, words_in_all = 0.0, sum(len(target) for _, target, _ in pairs)
+    for half, other in ((pairs[::2], pairs[1::2]), (pairs[1::2], pairs[::2])):
+        seen = [word for _, target, _ in half for word in target]
+        linked = [(source[s], target[t]) for source, target, links in half for s, t in links]
+        kinds = {*seen, "another"}
+        p = {word: (seen.count(word) + 1) / (len(seen) + len(kinds)) for word in kinds}
+        assert sum(p.values()) == pytest.approx(1)
+        for source, target, links in other:
+            for s, t in links:
+                of_source = [b for a, b in linked if a == source[s]]
+                given = {word: (of_source.count(word) + p[word]) / (len(of_source) + 1) for word in kinds}
+                assert sum(given.values()) == pytest.approx(1)
+                word = target[t] if target[t] in kinds else "another"
+                bits += np.log2(given[word] / p[word])
+    assert alignment_choice.mutual_information(pairs) == pytest.approx(bits / words_in_all)
 
 
 def test_good_links_tell_more_than_bad_ones():

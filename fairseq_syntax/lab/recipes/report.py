@@ -20,6 +20,7 @@ from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
 from fairseq_syntax.lab.scoring.shares import tables as share_tables
+from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
@@ -27,7 +28,7 @@ _SHARES = """\
 Gain is a system's score less that of {baseline}. A control is the same system, trained and tested on parses that have \
 the form of the real ones and less, or nothing, of their syntax. What a system gains with a control, it does not owe \
 to the syntax that the control leaves out; syntax is the score with the parse less the score with the control. \
-Intervals hold 95 % of {draws} bootstrap draws over sentences and, where there are several, seeds: those from two or \
+Intervals hold 95 % of {draws} bootstrap draws over {over} and, where there are several, seeds: those from two or \
 three seeds are too narrow where seeds differ by far more than sentences. No correction is made for the number of \
 comparisons, and all share the runs of {baseline}."""
 
@@ -110,7 +111,7 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
             continue
         gains, by = share_tables(scores, str(table))
         yield Section(f"How much of each gain is syntax: {table}", gains[:1])
-        how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"])
+        how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"], over=units_drawn(scores))
         yield Section(f"{table}: gains with controls", [*gains[1:], *by, how], rest=True)
     for table, scores in results.reports.items():
         yield Section(str(table), list(tables(scores)), rest=True)

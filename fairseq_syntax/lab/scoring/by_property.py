@@ -14,6 +14,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
@@ -60,13 +61,21 @@ def by_property(
 ) -> list[dict[str, Any]]:
     """What ``measure`` returns for the sentences, by their numbers, of each interval of each property of the parses.
 
+    A sentence without a parse has no property, so it is in no interval.
+
     Returns:
         for each property ``{"property", "intervals"}``, and for each interval what was measured and ``{"over", "to",
         "sentences", "mean"}``: its lower (exclusive) and upper (inclusive) bound, and the mean of the property
+
+    Raises:
+        SyntaxDataError: no sentence has a parse
     """
+    numbers = np.array([number for number, parse in enumerate(parses) if parse.words], dtype=np.int64)
+    if properties and not len(numbers):
+        raise SyntaxDataError("none of the sentences to score has a parse", option="--conllu")
     parts = []
     for prop in properties:
-        values = prop.values(parses)
+        values = prop.values([parses[number] for number in numbers])
         # Any string may be a label or tag, so a misspelt one is not an error but matches no word.
         if "=" in prop.name and not values.any():
             logger.warning("--by %s: no word of these sentences has it", prop.name)
@@ -74,7 +83,7 @@ def by_property(
         for one in progress(prop.intervals(values), of=f"by {prop.name}", unit="intervals"):
             about = {"over": one.over, "to": one.to, "sentences": len(one.lines)}
             about["mean"] = float(values[one.lines].mean())
-            intervals.append(about | measure(one.lines.tolist()))
+            intervals.append(about | measure(numbers[one.lines].tolist()))
         parts.append({"property": prop.name, "intervals": intervals})
     return parts
 
@@ -134,17 +143,21 @@ def _tested(part: Mapping[str, Any], metric: str) -> list[tuple[Mapping[str, Any
     ]
 
 
-def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str) -> list[Table]:
-    """For each property and metric, a table of scores and, for several systems, one of differences."""
+def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str, over: str = "sentences") -> list[Table]:
+    """For each property and metric, a table of scores and, for several systems, one of differences.
+
+    Args:
+        over: what the bootstrap drew, ``sentences`` or ``groups``
+    """
     return [
         table
         for part in parts
         for metric in part["intervals"][0]["scores"]
-        for table in _syntax_tables(part, metric, baseline)
+        for table in _syntax_tables(part, metric, baseline, over)
     ]
 
 
-def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str) -> list[Table]:
+def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: str) -> list[Table]:
     name, intervals = part["property"], part["intervals"]
     systems = list(intervals[0]["scores"][metric])
     tested = len(_tested(part, metric))
@@ -161,13 +174,13 @@ def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str) -> list[
     resampled = sum("low" in entry["scores"][metric][systems[0]] for entry in intervals)
     notes = ["in brackets: 95 % bootstrap intervals"] if resampled else []
     if 0 < resampled < len(intervals):
-        notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} sentences")
+        notes.append(f"no intervals and tests for fewer than {LEAST_SENTENCES} {over}")
     tables = [Table(f"{metric} by {name}", [name, "sentences", *systems], rows, notes)]
     if differences:
         header = [name, "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
         notes = [
             "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-            "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
+            f"p of the bootstrap over {over}, and over seeds where there are several; {corrected(tested)}",
         ]
         title = f"{metric} by {name}, against {baseline}"
         tables.append(Table(title, header, differences, notes if tested else []))

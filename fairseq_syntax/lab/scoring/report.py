@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.shares import shares
+from fairseq_syntax.lab.scoring.shares import drawn_from, shares, units_drawn
 from fairseq_syntax.lab.scoring.significance import (
     LEAST_SENTENCES,
     SEED,
@@ -36,6 +37,7 @@ from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds, p_value
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import named_files
 
+logger = logging.getLogger(__name__)
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
 FORMAT = 2  # the version of the report and of its computation
@@ -81,7 +83,7 @@ def read_system(text: str) -> System:
 
 
 def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[str] | None = None) -> list[ParsedLine]:
-    """Read the parse of each line of a test set.
+    """Read the parse of each line of a test set, and warn of lines without one.
 
     Args:
         sources: the lines of the test set, if known
@@ -96,6 +98,8 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
         line, text = others[0]
         message = f"is the parse of other sentences: it says {quoted(text_of(line))}, and the source {quoted(text)}"
         raise SyntaxDataError(message, path=path, line=line.file_line, hint=why_other(line, text))
+    if without := sum(not line.words for line in parses):
+        logger.warning("%s: %d of %d lines have no parse and are in no interval", path, without, len(parses))
     return parses
 
 
@@ -291,7 +295,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     if "by_length" in report:
         yield length_table(report["by_length"], names, report["sentences"], baseline)
     if "by_syntax" in report:
-        yield from syntax_tables(report["by_syntax"], baseline or names[0])
+        yield from syntax_tables(report["by_syntax"], baseline or names[0], units_drawn(report))
 
 
 def _score_table(report: Mapping[str, Any]) -> Table:
@@ -329,9 +333,8 @@ def _test_table(report: Mapping[str, Any], baseline: str, tested: Mapping[str, M
         notes.append(f"randomization: {entries[0][2]['runs'][0]['randomization']['signature']}")
         if any(len(tests["runs"]) > 1 for *_, tests in entries):
             notes.append("randomization: the largest p over pairs of seeds")
-    if report.get("groups", report["sentences"]) < LEAST_SENTENCES:
-        kind = "groups" if "groups" in report else "sentences"
-        notes.append(f"no bootstrap and randomization for fewer than {LEAST_SENTENCES} {kind}")
+    if drawn_from(report) < LEAST_SENTENCES:
+        notes.append(f"no bootstrap and randomization for fewer than {LEAST_SENTENCES} {units_drawn(report)}")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {baseline}", header, rows, notes)

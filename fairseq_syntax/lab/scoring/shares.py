@@ -27,7 +27,7 @@ from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, 
 from fairseq_syntax.lab.scoring.tables import Table
 
 TOO_FEW = f"none for fewer than {LEAST_SENTENCES} sentences, or groups of them"
-INTERVALS = "in brackets: 95 % intervals over sentences, and over seeds where there are several"
+INTERVALS = "in brackets: 95 % intervals over {}, and over seeds where there are several"
 DRAWS, DRAWS_BY = 10_000, 1000  # bootstrap draws for shares, and for shares by properties of the parse
 
 
@@ -41,7 +41,7 @@ def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> lis
 
     Returns:
         for each system that is not a control: ``system``, ``seeds``, ``gain``, and ``controls`` by name with ``seeds``,
-        ``gain``, ``syntax`` and ``kept`` (None if the gain's interval contains 0). Values are [value, low, high].
+        ``gain``, ``syntax`` and ``kept`` (None unless the gain's interval is above 0). Values are [value, low, high].
     """
 
     def less(system: str, other: str) -> list[float]:
@@ -131,6 +131,11 @@ def drawn_from(part: Mapping[str, Any]) -> int:
     return part.get("groups", part["sentences"])
 
 
+def units_drawn(report: Mapping[str, Any]) -> str:
+    """What the bootstrap of a report draws: ``sentences``, or ``groups`` of them."""
+    return "groups" if "groups" in report else "sentences"
+
+
 def signed(figures: Sequence[float], count: int) -> str:
     """A signed value with its 95 % interval, ``+1.26 (+0.60 to +1.92)``; alone if it is of too few sentences."""
     value, low, high = figures
@@ -139,21 +144,35 @@ def signed(figures: Sequence[float], count: int) -> str:
 
 def tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list[Table]]:
     """The tables of a report's ``shares`` by metric, whose titles end in ``of``, and by metric and property."""
-    found, count = report["shares"], drawn_from(report)
-    gains = [share_table(metric, rows, f"{metric}, {of}", count) for metric, rows in found["metrics"].items() if rows]
-    by = [by_table(metric, part) for metric, parts in found["by"].items() for part in parts]
+    found, count, over = report["shares"], drawn_from(report), units_drawn(report)
+    seeds = {one["name"]: len(one["runs"]) for one in report["systems"] if one["name"] == found["baseline"]}
+    gains = [
+        share_table(metric, rows, f"{metric}, {of}", count, over, seeds)
+        for metric, rows in found["metrics"].items()
+        if rows
+    ]
+    by = [by_table(metric, part, over) for metric, parts in found["by"].items() for part in parts]
     return gains, [table for table in by if table is not None]
 
 
-def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str, count: int) -> Table:
+def share_table(
+    metric: str,
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    count: int,
+    over: str = "sentences",
+    baseline: Mapping[str, int] | None = None,
+) -> Table:
     """The result of :func:`measure` as a table with one row per system and control.
 
     Args:
         count: the number of sentences, or groups of them
+        over: what the bootstrap draws (:func:`units_drawn`)
+        baseline: the number of the baseline's seeds, by its name
     """
     body = []
-    seeds: dict[str, int] = {row["system"]: row["seeds"] for row in rows}
-    is_open = False  # whether there is a gain that may be 0
+    seeds = {**(baseline or {}), **{row["system"]: row["seeds"] for row in rows}}
+    without: set[str] = set()  # the kinds of gains that have no share
     for row in rows:
         first = [row["system"], signed(row["gain"], count)]
         if not row["controls"]:
@@ -165,20 +184,25 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str, coun
             body.append([*first, control, gain, syntax, kept])
             first = ["", ""]
             seeds[f"{row['system']}.{control}"] = share["seeds"]
-            is_open |= not kept
+            if not kept:
+                without.add("loss" if row["gain"][2] < 0 else "gain that may be 0")
     header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
-    notes = [INTERVALS]
+    notes = [INTERVALS.format(over)]
     if count < LEAST_SENTENCES:
         notes.append(TOO_FEW)
-    elif is_open:
-        notes.append("no share is given of a gain that may be 0")
+    else:
+        notes += [f"no share is given of a {kind}" for kind in sorted(without)]
     if lone := [name for name, count in seeds.items() if count == 1]:
         notes.append(f"one seed of {', '.join(lone)}: the intervals say nothing of other seeds")
     return Table(title, header, body, notes)
 
 
-def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
-    """One property of :func:`measure_by` as a table of gains and of parse minus control; None without rows."""
+def by_table(metric: str, part: Mapping[str, Any], over: str = "sentences") -> Table | None:
+    """One property of :func:`measure_by` as a table of gains and of parse minus control; None without rows.
+
+    Args:
+        over: what the bootstrap draws (:func:`units_drawn`)
+    """
     intervals = part["intervals"]
     counts = list(map(drawn_from, intervals))
     header = ["", *(interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals)]
@@ -194,7 +218,7 @@ def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
             add(f"{name}, syntax against {control}", [row["controls"][control]["syntax"] for row in of_system])
     if len(rows) == 1:
         return None
-    notes = [INTERVALS]
+    notes = [INTERVALS.format(over)]
     if min(counts) < LEAST_SENTENCES:
         notes.append(TOO_FEW)
     return Table(f"{metric} by {part['property']}", header, rows, notes)

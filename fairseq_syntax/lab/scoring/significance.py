@@ -15,7 +15,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 SEED = 12345  # for resampling, as in sacrebleu
 BLOCK = 500  # draws per block, whose counts of 3,000 sentences take 12 MB
 # With fewer sentences, the bootstrap finds differences that do not exist. For equal systems with normally distributed
-# scores, its false positive rate at the 5 % level is 100 % with one sentence, 46 % with two, 17 % with five, 9 % with
+# scores, its false positive rate at the 5 % level is 100 % with one sentence, 49 % with two, 16 % with five, 10 % with
 # ten.
 LEAST_SENTENCES = 10
 # Scores differ by less than this only by rounding, such as the mean of the same seeds in another order.
@@ -139,8 +139,8 @@ class Resampled:
     count their interaction three times.
 
     The coverage of the intervals was simulated (``tools/coverage.py``, table in ``examples/evaluation/README.md``): it
-    is 95 to 96 % if seeds differ as much as the sentences explain, and lower if there are few seeds that differ by far
-    more.
+    is 95 to 96 % if seeds differ by no more than the sentences explain, and lower if there are few seeds that differ by
+    far more.
 
     Sentences of one document are similar, so drawing them individually underestimates the variance. With ``groups``, a
     draw resamples whole groups (the cluster bootstrap: Davison and Hinkley 1997, Bootstrap Methods and Their
