@@ -62,6 +62,25 @@ def test_the_table_has_the_recipes_first_metric_whatever_the_order_of_the_report
     assert table.header[1].startswith("RIBES") and {row[0]: row[1] for row in table.rows}["DLAA"] == "50.00"
 
 
+def test_a_gain_that_is_significant_in_another_metric_is_noted(results, tmp_path):
+    """A table of one metric would hide that another one decides otherwise."""
+
+    def tests(*figures: tuple[float, float]) -> dict:
+        return {
+            metric: {"difference": difference, "holm": {"bootstrap": p}}
+            for metric, (difference, p) in zip(("BLEU", "RIBES"), figures)
+        }
+
+    def notes(*figures: tuple[float, float]) -> str:
+        results.reports[Scored("long")]["systems"][1]["tests"] = tests(*figures)
+        plan = Plan(recipe(), tmp_path / "paper.yaml")
+        return "; ".join(note for note in main_table(plan, results, list(results.reports)).notes if "RIBES" in note)
+
+    assert "RIBES, long" in notes((1.5, 0.3), (2.0, 0.01)) and "DLAA (better)" in notes((1.5, 0.3), (2.0, 0.01))
+    assert "DLAA (worse)" in notes((1.5, 0.01), (-2.0, 0.01))
+    assert not notes((1.5, 0.01), (2.0, 0.01)) and not notes((1.5, 0.01), (-2.0, 0.3))
+
+
 def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
     first, second = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
     assert first.title == "P (2019), T2" and second.header == ["system", "BEER"] and second.notes

@@ -77,6 +77,8 @@ def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, rep
     for name, theirs in zip(("BLEU", "chrF", "TER"), printed):
         assert ours[name] == pytest.approx(theirs["score"], abs=1e-6)
         assert report["signatures"][name] == theirs["signature"]
+    (ratio,) = re.findall(r"ratio = ([\d.]+)", printed[0]["verbose_score"])
+    assert report["systems"][0]["length"] == pytest.approx(100 * float(ratio), abs=0.06)
 
 
 @pytest.mark.slow
@@ -282,6 +284,10 @@ def test_two_references(files):
     assert report["systems"][0]["mean"]["BLEU"] == pytest.approx(printed["score"], abs=1e-6)
     one = evaluate([read_system(str(files / "a"))], [refs], Options(metrics=["ribes"]))
     assert report["systems"][0]["mean"]["RIBES"] >= one["systems"][0]["mean"]["RIBES"]
+    ratio = re.search(r"ratio = ([\d.]+)", printed["verbose_score"])[1]
+    assert report["systems"][0]["length"] == pytest.approx(100 * float(ratio), abs=0.06)
+    assert f"{report['systems'][0]['length']:.1f} %" in next(tables(report)).render("text")
+    assert one["systems"][0]["length"] is None
 
 
 def test_chinese_is_scored_by_its_tokenizer():

@@ -154,8 +154,23 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
     notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"]
     notes += ["± standard deviation over the seeds"] if several else []
+    notes += _in_other_metrics(results, scored, metric)
     title = ", ".join(filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines]))
     return Table(title, header, rows, notes)
+
+
+def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -> Iterator[str]:
+    """Notes on the systems whose gain is significant in another metric, and is not, or is a loss, in the first one."""
+    for table in scored:
+        systems = results.reports[table]["systems"]
+        for other in results.reports[table]["signatures"]:
+            differing = []
+            for system in systems:
+                first, said = (_significance(system, name) for name in (metric, other))
+                if said.startswith("yes") and said != first:
+                    differing.append(f"{system['name']} ({'worse' if said.endswith('worse') else 'better'})")
+            if differing:
+                yield f"significant in {other}, {table.test}, but not in {metric}: {', '.join(differing)}"
 
 
 def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -180,10 +195,16 @@ def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool) -> list[str
     tests = entry.get("tests", {}).get(metric)
     if is_baseline or tests is None:
         return [score, "", ""]
+    return [score, f"{tests['difference']:+.2f}", _significance(entry, metric)]
+
+
+def _significance(entry: Mapping[str, Any], metric: str) -> str:
+    """Whether a system's gain is significant: ``yes``, ``yes, worse`` or ``no``; ``–`` if it was not tested."""
+    tests = entry.get("tests", {}).get(metric, {})
     p = tests.get("holm", {}).get("bootstrap")
-    worse = (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER)
-    said = "–" if p is None else "no" if p >= 0.05 else "yes, worse" if worse else "yes"
-    return [score, f"{tests['difference']:+.2f}", said]
+    if p is None or p >= 0.05:
+        return "–" if p is None else "no"
+    return "yes, worse" if (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER) else "yes"
 
 
 def pictures(plan: Plan, results: Results) -> Iterator[Section]:

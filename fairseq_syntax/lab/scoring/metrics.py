@@ -129,6 +129,16 @@ class Scorer:
             statistics = [statistics[i] for i in subset]
         return float(self.metric._aggregate_and_compute(statistics).score)
 
+    def length(self, hypotheses: Sequence[str]) -> float | None:
+        """The tokens of the translations, in percent of those of BLEU's references; None for metrics without tokens.
+
+        BLEU's brevity penalty depends on it. Of several references of a sentence, the closest in length counts.
+        """
+        if not isinstance(self.metric, BLEU):
+            return None
+        translated, references = np.asarray(self.statistics(hypotheses)).sum(0)[:2].tolist()
+        return 100.0 * translated / references if references else None
+
     def of_sums(self, sums: np.ndarray) -> float:
         """The corpus score for summed sentence statistics [K] float64; 0 if it is undefined for lack of tokens."""
         return float(self.metric._compute_score_from_stats(sums.tolist()).score)

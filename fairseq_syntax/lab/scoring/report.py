@@ -138,10 +138,11 @@ def evaluate(
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
-        ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
-        ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with the randomization test of each pair, ``t_test``,
-        ``ks``, ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against``
-        (by baseline and system the same tests), ``by_length``, ``by_syntax``, ``shares``
+        ``scores``, ``mean``, ``sd``, ``length`` by BLEU's tokens in percent of the references'; but for the baseline
+        ``tests`` by metric: ``difference``, ``bootstrap`` with ``low``, ``high`` and ``p``, ``detectable``, ``runs``
+        with the randomization test of each pair, ``t_test``, ``ks``, ``seeds``, and ``holm`` with each test's p
+        corrected for all comparisons of a metric), ``also_against`` (by baseline and system the same tests),
+        ``by_length``, ``by_syntax``, ``shares``
 
     Raises:
         SyntaxDataError: line counts differ, a name occurs twice, or the baseline does not exist
@@ -207,13 +208,20 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
             scores["BEER"] = beer(options.beer, run.lines, references)
         runs.append({"file": run.path, "scores": scores})
     columns = {name: [run["scores"][name] for run in runs] for name in runs[0]["scores"]}
+    lengths = [length for run in system.runs for length in [_length(scorers, run.lines)] if length is not None]
     return {
         "name": system.name,
         "runs": runs,
+        "length": float(np.mean(lengths)) if lengths else None,
         "mean": {name: float(np.mean(values)) for name, values in columns.items()},
         # the sample standard deviation over seeds, which one seed does not have
         "sd": {name: float(np.std(values, ddof=1)) if len(values) > 1 else None for name, values in columns.items()},
     }
+
+
+def _length(scorers: Sequence[Scorer], lines: Sequence[str]) -> float | None:
+    """The length of the translations by the first metric that has one."""
+    return next((length for scorer in scorers if (length := scorer.length(lines)) is not None), None)
 
 
 def _tests(
@@ -308,6 +316,12 @@ def _score_table(report: Mapping[str, Any]) -> Table:
         rows.append(row)
     header = ["system", *(["seeds"] if several else []), *report["systems"][0]["mean"]]
     notes = ["mean ± standard deviation over the seeds"] if several else []
+    lengths = [system.get("length") for system in report["systems"]]  # not in older reports
+    if None not in lengths:
+        header.append("length")
+        for row, length in zip(rows, lengths):
+            row.append(f"{length:.1f} %")
+        notes.append("length: BLEU's tokens in percent of the references', which BLEU's brevity penalty depends on")
     notes += [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
     in_groups = f" in {report['groups']} groups" if "groups" in report else ""
     return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)
