@@ -116,8 +116,18 @@ def results():
     return json.loads((ATLAS / "results.json").read_text(encoding="utf-8"))
 
 
-def test_the_page_is_that_of_the_results(results):
-    assert (page.DOCS / "what-syntax-gives.md").read_text(encoding="utf-8") == page.page(results)
+def test_the_page_is_that_of_the_results(tmp_path, monkeypatch):
+    """The pictures by what is written in them."""
+    (tmp_path / "figures").mkdir()
+    monkeypatch.setattr(sys, "argv", ["page.py", "--output", str(tmp_path)])
+    assert page.main() == 0
+    made = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
+    assert len(made) == 3
+    for path in made:
+        now, kept = ((folder / path).read_text(encoding="utf-8") for folder in (tmp_path, page.DOCS))
+        if path.suffix == ".svg":
+            now, kept = (re.findall("<!-- (.*) -->", text) for text in (now, kept))
+        assert now and now == kept, path
 
 
 def test_sentences_say_significant_where_the_interval_excludes_zero(results):
