@@ -121,7 +121,11 @@ def test_tests_without_a_device_that_should_be_there_fail(tmp_path):
     (tmp_path / "c++").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "c++").chmod(0o755)
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
-    changed = {"CXX": str(tmp_path / "c++"), "TORCH_EXTENSIONS_DIR": str(tmp_path / "compiled"), "PYTHONPATH": str(ROOT)}
+    changed = {
+        "CXX": str(tmp_path / "c++"),
+        "TORCH_EXTENSIONS_DIR": str(tmp_path / "compiled"),
+        "PYTHONPATH": str(ROOT),
+    }
     env = {name: value for name, value in os.environ.items() if name != "EMULATED_CUDA"} | changed
     command = [sys.executable, "-m", "pytest", "-p", "emulated_cuda.pytest_plugin", "-c", os.devnull, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=env)
@@ -314,9 +318,7 @@ def test_streams_wait_for_each_other_or_are_refused():
 
 def test_a_first_stream_waits_for_what_was_before_it():
     done = in_a_new_process(
-        "a = torch.ones(3, device='cuda') + 1\n"
-        "with torch.cuda.stream(torch.cuda.Stream()):\n"
-        "    a + 1"
+        "a = torch.ones(3, device='cuda') + 1\nwith torch.cuda.stream(torch.cuda.Stream()):\n    a + 1"
     )
     assert done.returncode == 1 and "a stream uses memory that another stream works on" in done.stderr
 
