@@ -6,9 +6,19 @@ import argparse
 import importlib
 import pkgutil
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import bench
 from bench.harness import MEASURES, RESULTS
+
+
+def every_measure() -> dict[str, Callable[[], Any]]:
+    """All measures by their names, from all modules of this package."""
+    for module in pkgutil.iter_modules(bench.__path__):
+        if not module.name.startswith("__") and module.name not in ("harness", "corpus"):
+            importlib.import_module(f"bench.{module.name}")
+    return MEASURES
 
 
 def main() -> int:
@@ -17,12 +27,10 @@ def main() -> int:
     parser.add_argument("only", nargs="*", metavar="ONLY", help="beginnings of names, such as train/ or layer/pascal")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     args = parser.parse_args()
-    for module in pkgutil.iter_modules(bench.__path__):
-        if not module.name.startswith("__") and module.name not in ("harness", "corpus"):
-            importlib.import_module(f"bench.{module.name}")
-    chosen = {name: f for name, f in MEASURES.items() if not args.only or name.startswith(tuple(args.only))}
+    measures = every_measure()
+    chosen = {name: f for name, f in measures.items() if not args.only or name.startswith(tuple(args.only))}
     if args.list:
-        print("\n".join(sorted(MEASURES)))
+        print("\n".join(sorted(measures)))
         return 0
     if not chosen:
         parser.error(f"no measure begins with {' or '.join(args.only)}; --list names them")

@@ -45,9 +45,9 @@ def device() -> str:
 
 
 def device_name() -> str:
-    """The hardware in words."""
+    """The hardware in words: the processor, which runs some measures alone, and the GPU where there is one."""
     facts = hardware()
-    return str((facts["gpus"] or [facts["cpu"]])[0])
+    return ", ".join([facts["cpu"], *facts["gpus"][:1]])
 
 
 def in_turn(

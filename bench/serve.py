@@ -251,7 +251,7 @@ def _head(body: bytes) -> bytes:
 def run(
     path: str | None, parser: str | None, text: list[str] | None, *, clients: int, seconds: float, pairs: int
 ) -> None:
-    """Measure and record; it ends the program where an answer was wrong or lost."""
+    """Measure and record; where an answer was wrong or lost, it ends the program instead."""
     path = path or _untrained()
     requests = _requests(path, parser if text else None, text)
     options = ["--model-dir", parser, "--lang", "en"] if parser and text else ["--parser", "none"]
@@ -263,6 +263,8 @@ def run(
             one.append(asyncio.run(load(port, requests, 1, seconds)))
             many.append(asyncio.run(load(port, requests, clients, seconds)))
             memory.append(resident(pid))
+            if bad := [found for found in (many[-1], one[-1]) if found.wrong or found.lost]:
+                raise SystemExit(f"answers were wrong or lost: {[(found.wrong[:3], found.lost[:3]) for found in bad]}")
             ratios.append((many[-1].right / many[-1].seconds) / (one[-1].right / one[-1].seconds))
     detail = {
         "clients": clients,
@@ -273,11 +275,6 @@ def run(
         "input": "text, parsed by the server" if text else "CoNLL-U",
     }
     record("serve/throughput", ratios, unit="answers a second, many clients over one", detail=detail)
-    bad = [found for found in (*many, *one) if found.wrong or found.lost]
-    for found in bad:
-        print("wrong:", found.wrong[:3], "lost:", found.lost[:3])
-    if bad:
-        raise SystemExit("answers were wrong or lost")
 
 
 def main() -> int:

@@ -4,7 +4,7 @@
     python docs/pictures.py point                   at the top of the README, from the models of `make demo`
     python docs/pictures.py attention               PASCAL's trained attention, from a model of `make demo`
     python docs/pictures.py keep-curves NAME=LOG …  what the site needs of fairseq-train's logs, into docs/data
-    python docs/pictures.py site DIR                those of the site, from what is kept: what `make docs` does
+    python docs/pictures.py figures                 those of measured results, from what is kept, into docs/figures
 
 The colours are Okabe and Ito's, which colour-blind readers tell apart; marks and lines differ too, so that the pictures
 can be read in grey.

@@ -206,7 +206,7 @@ def speed_table() -> str:
         "# Measured speed",
         "",
         "Written from `bench/results.jsonl`, which `make bench` writes: medians of ratios that were taken in one run,",
-        "with the lowest and the highest. Above 1, ours is the faster, the smaller or the cheaper, as the unit says.",
+        "with the lowest and the highest. The unit says what is divided by what: of speeds, ours is faster above 1.",
         "",
         "| measure | ratio | from | to | unit | device | threads |",
         "|:--|--:|--:|--:|:--|:--|--:|",

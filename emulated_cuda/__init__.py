@@ -50,7 +50,7 @@ class Kernel:
 
 @dataclass
 class Counts:
-    """What costs time on a GPU. All are exact.
+    """What costs time on a GPU. All are exact, apart from reads within rare operators.
 
     Attributes:
         reads: times that the host waits for a value or a size that the device computes

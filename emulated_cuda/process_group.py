@@ -47,9 +47,7 @@ class HostCopies(group):
         return self._name
 
     def _through_host(self, call: Any, tensors: list[torch.Tensor], *more: Any) -> Any:
-        for tensor in tensors:
-            if not tensor.is_cuda:
-                raise RuntimeError("No backend type associated with device type cpu")  # as NCCL alone has it
+        _check(tensors)
         host = [tensor.cpu() for tensor in tensors]
         work = call(host, *more)
         work.wait()
@@ -72,6 +70,7 @@ class HostCopies(group):
         return self._through_host(self._gloo.reduce, tensors, opts or dist.ReduceOptions())
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        _check([*inputs, *(tensor for tensors in outputs for tensor in tensors)])
         host = [[torch.empty_like(tensor, device="cpu") for tensor in tensors] for tensors in outputs]
         work = self._gloo.allgather(host, [tensor.cpu() for tensor in inputs])
         work.wait()
@@ -87,6 +86,15 @@ class HostCopies(group):
         work = self._gloo.barrier()
         work.wait()
         return work
+
+
+def _check(tensors: list[torch.Tensor]) -> None:
+    """Refuse what NCCL alone refuses."""
+    for tensor in tensors:
+        if not tensor.is_cuda:
+            raise RuntimeError("No backend type associated with device type cpu")
+        if not tensor.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
 
 
 def register() -> None:

@@ -1,18 +1,17 @@
 """``pytest -p emulated_cuda.pytest_plugin``: the tests of this run have emulated CUDA devices, two of them.
 
 Where there can be none (a PyTorch that was built for CUDA, no compiler) it changes nothing, and ``reason`` says why.
+A device that should be there and is not, such as one that does not compile, is an error.
 """
 
 from __future__ import annotations
 
 import emulated_cuda
 
-reason: str | None = None
+reason = emulated_cuda.reason_against()
 
-try:
+if reason is None:
     emulated_cuda.install(devices=2)
-except emulated_cuda.Unavailable as error:
-    reason = str(error)
 
 
 def pytest_report_header() -> str:

@@ -111,7 +111,10 @@ def updates(
 
 
 def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str, dict[int, dict[str, float]]]:
-    """PASCAL's and LDD's attention over plain attention, forward and backward, by length: ratios of time, and bytes."""
+    """Attention with dense factors over plain attention, forward and backward, by length: ratio and difference of time.
+
+    So are PASCAL and LDD's dense form.
+    """
     import torch
     import torch.nn.functional as F
 

@@ -80,7 +80,9 @@ def main() -> int:
     found = figures()
     text = DOCS.read_text(encoding="utf-8")
     for name, written in tables(found).items():
-        text = re.sub(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", f"{written}\n", text)
+        text, found_there = re.subn(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", f"{written}\n", text)
+        if found_there != 1:
+            raise SystemExit(f"gpu_tables: {DOCS.name} has {found_there} places for the table {name}")
     DOCS.write_text(text, encoding="utf-8")
     print(json.dumps({key: found[key] for key in ("layers", "base")}, indent=1))
     return 0

@@ -3,8 +3,8 @@
 Usage: python tools/release.py [--index-url URL] [--no-demo] [--tests ARGUMENTS]   (``make release``)
 
 Each is installed into a new environment under ``build/release`` as its user would. There the command says its version,
-prints a path in that environment, and the fast tests run from a copy of ``tests/`` outside the checkout; the wheel also
-runs ``fairseq-syntax demo``, which trains two models. The files are left in ``dist/``.
+prints a path in that environment, and the fast tests run as the source distribution has them; the wheel also runs
+``fairseq-syntax demo``, which trains two models. The files are left in ``dist/``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOR_TESTS = (
-    *("tests", "emulated_cuda", "examples", "preprocess", "bench", "tools", "docs"),
-    *("README.md", "CONTRIBUTING.md", "Makefile"),
-)
 OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of this run, and not for the commands
-ALSO = ("CHANGELOG.md", "CITATION.bib", "CITATION.cff", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -58,20 +54,30 @@ def uncommitted() -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def build(target: Path) -> list[Path]:
-    """The two files of a release, newly made in ``target``."""
+def build(target: Path) -> tuple[Path, Path]:
+    """The wheel and the source distribution of a release, newly made in ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     # setuptools puts into a wheel whatever an earlier build left there
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", target)
-    found = sorted([*target.glob("*.whl"), *target.glob("*.tar.gz")])
-    if len(found) != 2 or not all(version() in path.name for path in found):
-        sys.exit(f"release: one wheel and one source distribution of {version()} were due: {found}")
-    return found
+    wheels, sources = (list(target.glob(f"*{ending}")) for ending in (".whl", ".tar.gz"))
+    if len(wheels) != 1 or len(sources) != 1 or not all(version() in path.name for path in (*wheels, *sources)):
+        sys.exit(f"release: one wheel and one source distribution of {version()} were due: {[*wheels, *sources]}")
+    return wheels[0], sources[0]
 
 
-def try_out(artefact: Path, work: Path, make: list[str], tests: list[str], demo: bool) -> None:
-    """Install one file into an environment of its own, and run the fast tests against it."""
+def unpack_tests(source: Path, folder: Path) -> Path:
+    """Unpack a source distribution without its package: the tests must import the installed one; where they are."""
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    shutil.rmtree(unpacked / "fairseq_syntax")
+    shutil.rmtree(unpacked / "fairseq_syntax.egg-info")
+    return unpacked
+
+
+def try_out(artefact: Path, source: Path, work: Path, make: list[str], tests: list[str], demo: bool) -> None:
+    """Install one file into an environment of its own, and run the fast tests of the source distribution against it."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     environment = work / "venv"
@@ -85,17 +91,9 @@ def try_out(artefact: Path, work: Path, make: list[str], tests: list[str], demo:
         sys.exit(f"release: {artefact.name} is not what was imported")
     if demo:
         run(command, "demo", "--output", work / "demo", cwd=work)
-    # The tests, and what they read, but not the package: it must be the installed one.
-    copy = work / "checkout"
-    copy.mkdir()
-    for name in (*FOR_TESTS, *ALSO):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_build", "generated"))
-        elif source.exists():
-            shutil.copy(source, copy / name)
     cores = ["-n", str(os.cpu_count()), "--dist", "worksteal"] if (os.cpu_count() or 1) > 1 else []
-    run(python, "-m", "pytest", *cores, "-m", "not slow and not gpu and not checkout", *tests, cwd=copy)
+    fast = "not slow and not gpu and not checkout"
+    run(python, "-m", "pytest", *cores, "-m", fast, *tests, cwd=unpack_tests(source, work / "source"))
 
 
 def main() -> None:
@@ -107,10 +105,10 @@ def main() -> None:
     if found := uncommitted():
         print(f"release: these are in no commit, but would be in the source distribution:\n{found}", flush=True)
     make = [f"PYTHON={sys.executable}", *([f"TORCH_INDEX_URL={args.index_url}"] if args.index_url else [])]
-    for artefact in build(ROOT / "dist"):
-        wheel = artefact.suffix == ".whl"
-        work = ROOT / "build" / "release" / ("wheel" if wheel else "sdist")
-        try_out(artefact, work, make, args.tests, demo=wheel and not args.no_demo)
+    wheel, source = build(ROOT / "dist")
+    work = ROOT / "build" / "release"
+    try_out(wheel, source, work / "wheel", make, args.tests, demo=not args.no_demo)
+    try_out(source, source, work / "sdist", make, args.tests, demo=False)
     print(f"release: both files install, work and pass the fast tests; when it is {version()}: git tag v{version()}")
 
 

@@ -2,7 +2,6 @@
 
 #include "operators.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
@@ -19,7 +18,6 @@ c10::Stream make_stream(c10::DeviceIndex device, c10::StreamId id) {
 
 c10::Stream new_stream(c10::DeviceIndex device) {
   Locked guard(lock);
-  several_streams = true;
   return make_stream(device, ++stream_ids[device]);
 }
 
@@ -51,7 +49,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     current_streams[stream.device_index()] = stream.id();
     return before;
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
+  bool queryStream(const c10::Stream& stream) const override {
+    synchronizeStream(stream);  // who is told that work is done may rely on it
+    return true;
+  }
   void synchronizeStream(const c10::Stream& stream) const override { wait_for_stream(key_of(stream)); }
   void synchronizeDevice(const c10::DeviceIndex device) const override { wait_for_device(device); }
 
@@ -65,7 +66,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Locked guard(lock);
     if (event) merge(clocks[key_of(stream)], *static_cast<Clock*>(event));
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void* event) const override {
+    synchronizeEvent(event);
+    return true;
+  }
   void synchronizeEvent(void* event) const override {
     if (event) wait_for_event(*static_cast<Clock*>(event));
   }
@@ -110,7 +114,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();
   }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<DeviceGenerator>(); }
   void deviceSynchronize(c10::DeviceIndex device) const override { wait_for_device(device); }
 };
 

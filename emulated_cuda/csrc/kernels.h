@@ -3,6 +3,7 @@
 
 #include "streams.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
@@ -109,12 +110,14 @@ inline const at::Tensor& set_size(
   return self;
 }
 
-// Operators whose result has a size that the host does not know, or is a value of the host.
-inline bool waits(const std::string& name, const std::string& full_name, at::ArrayRef<c10::IValue> args) {
+// How often the host waits: for operators whose result has a size that it does not know, or is a value of the host, once.
+inline int waits(const std::string& name, const std::string& full_name, at::ArrayRef<c10::IValue> args) {
   static const std::unordered_set<std::string> always = {
       "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
       "aten::is_nonzero", "aten::equal", "aten::bincount", "aten::_linalg_check_errors"};
-  if (always.count(name)) return true;
+  if (always.count(name)) return 1;
+  if (name == "aten::multinomial")  // looks for values below 0 or infinite, then for a row of zeros
+    return !args[2].toBool() || args[1].toInt() == 1 ? 2 : 0;
   if (full_name == "aten::repeat_interleave.Tensor") return args[1].isNone();  // without output_size
   auto by_mask = [&](const c10::IValue& indices) {
     for (const c10::IValue& index : indices.toListRef()) {
@@ -129,7 +132,7 @@ inline bool waits(const std::string& name, const std::string& full_name, at::Arr
     const bool fills = value.numel() == 1 && value.is_cpu() && !args[3].toBool();  // done by masked_fill_
     return !fills && by_mask(args[1]);
   }
-  return false;
+  return 0;
 }
 
 // Floating-point operations of a matrix product; for all else, bytes decide.
@@ -177,6 +180,26 @@ inline c10::DeviceIndex check_devices(
   return device < 0 ? current_device : device;
 }
 
+// A generator that was made for the device; its numbers are those of the host's.
+struct DeviceGenerator final : at::CPUGeneratorImpl {};
+
+// CUDA's kernels refuse generators of the host, and have no matrix products of integers.
+inline void check_types(const std::string& name, at::ArrayRef<c10::IValue> args) {
+  static const std::unordered_set<std::string> products = {
+      "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmm", "aten::addmv", "aten::baddbmm", "aten::addbmm"};
+  for (auto& arg : args) {
+    if (arg.isGenerator() && arg.toGenerator().defined()) {
+      const auto* generator = arg.toGenerator().unsafeGetGeneratorImpl();
+      TORCH_CHECK(generator == at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl() ||
+              dynamic_cast<const DeviceGenerator*>(generator),
+          "Expected a 'cuda' device type for generator but found 'cpu' (emulated CUDA: ", name, ")");
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !products.count(name) || !arg.isTensor() || !at::isIntegralType(arg.toTensor().scalar_type(), true),
+        "not implemented for integers (emulated CUDA: ", name, ")");
+  }
+}
+
 // An operator over the device: what the dispatcher calls for all that has no kernel below.
 class Call {
  public:
@@ -190,7 +213,8 @@ class Call {
 
   void run() {
     device_ = check_devices(schema_, name_, args_);
-    if (waits(name_, full_name_, args_)) {
+    check_types(name_, args_);
+    for (int reads = waits(name_, full_name_, args_); reads > 0; reads--) {
       note_read(full_name_);
       wait_for_stream(current_key(device_));
     }
@@ -284,7 +308,7 @@ class Call {
     bytes_ += extent(made);
     half_ |= made.scalar_type() == at::kHalf || made.scalar_type() == at::kBFloat16;
     if (gathers()) bytes_ += extent(made);
-    if (several_streams) use(made.storage().data(), true, current_key(device_), now_);
+    use(made.storage().data(), true, current_key(device_), now_);
     return made;
   }
 

@@ -89,9 +89,12 @@ inline Tensor& copy_(Tensor& self, const Tensor& from, bool non_blocking) {
     const int64_t key = current_key(self.device().index());
     {
       Locked guard(lock);
+      const int64_t source = current_key(from.device().index());
+      join(key, source);  // between devices, each one's stream waits for the other's, before the copy and after it
       const auto now = tick(key);
       use(self.storage().data(), true, key, now);
       use(from.storage().data(), false, key, now);
+      join(key, source);
     }
     const bool half = self.scalar_type() == at::kHalf || from.scalar_type() == at::kHalf;
     note_kernel("aten::copy_", extent(self) + extent(from), 0, half);

@@ -23,7 +23,6 @@ inline std::vector<int64_t> stream_ids(1, 0);  // streams made so far, by device
 inline thread_local std::unordered_map<int, c10::StreamId> current_streams;
 inline std::unordered_map<int64_t, Clock> clocks;  // what each stream has waited for, itself included
 inline Clock host_clock;                           // what the host has waited for
-inline bool several_streams = false;
 
 inline c10::StreamId current_stream(c10::DeviceIndex device) { return current_streams[device]; }
 inline int64_t current_key(c10::DeviceIndex device) { return stream_key(device, current_stream(device)); }
@@ -57,6 +56,12 @@ inline std::vector<CopyIn> copies_in;
 inline std::vector<CopyOut> copies_out;
 
 inline size_t hash_of(const char* from, size_t bytes) { return std::hash<std::string_view>()({from, bytes}); }
+
+// From here on, two streams know what either has waited for and done.
+inline void join(int64_t one, int64_t other) {
+  merge(clocks[one], clocks[other]);
+  merge(clocks[other], clocks[one]);
+}
 
 // Do what of the pending copies `known` has waited for.
 inline void settle(const Clock& known) {
@@ -107,7 +112,7 @@ inline void wait_for_device(c10::DeviceIndex device) {
 
 // A kernel on a stream uses a block: what other streams did to it must have been waited for.
 inline void use(const void* pointer, bool write, int64_t key, int64_t now) {
-  if (!several_streams || !pointer) return;
+  if (!pointer) return;
   Locked guard(lock);
   auto block = block_of(pointer);
   if (block == blocks.end()) return;
@@ -120,7 +125,11 @@ inline void use(const void* pointer, bool write, int64_t key, int64_t now) {
     past.written = {key, now};
     past.read.clear();
   } else {
-    past.read.push_back({key, now});
+    auto own = std::find_if(past.read.begin(), past.read.end(), [&](auto& earlier) { return earlier.stream == key; });
+    if (own == past.read.end())
+      past.read.push_back({key, now});
+    else
+      own->tick = now;
   }
   TORCH_CHECK(good, "emulated CUDA: a stream uses memory that another stream works on, without having waited for it");
 }

@@ -121,6 +121,8 @@ def gains_sentence(tests: Mapping[str, Any]) -> str:
     gaining, others, of_gaining = [], [], []
     for system in MULTI30K_CONTROLS:
         rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
+        if len(rows) < len(tests):
+            continue  # not run on both
         if all(is_significant(row["gain"]) and row["gain"][0] > 0 for row in rows):
             gaining.append(SYSTEMS[system])
             of_gaining += [row["gain"][0] for row in rows]

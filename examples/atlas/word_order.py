@@ -66,7 +66,7 @@ def align(source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> l
         options = zip(("-s", "-t", "-f", "-r"), files)
         subprocess.run(["eflomal-align", *(str(word) for pair in options for word in pair)], check=True)
         forward, reverse = (read_links(file) for file in files[2:])
-    return [sorted(set(one) & set(other)) for one, other in zip(forward, reverse)]
+    return [sorted(set(one) & set(other)) for _, one, other in zip(source, forward, reverse, strict=True)]
 
 
 def read_links(path: Path) -> list[list[Link]]:
@@ -79,7 +79,7 @@ def measure(parses: Sequence[ParsedLine], links: Sequence[Sequence[Link]]) -> di
     """The shares of crossing links: all pairs of a sentence, and neighbours; and how many words are aligned."""
     counts = np.zeros((2, 2), dtype=np.int64)
     aligned = 0
-    for parse, line in zip(parses, links):
+    for parse, line in zip(parses, links, strict=True):
         aligned += len({word for word, _ in line})
         for of_sentence in of_sentences(line, parse.sentences):
             counts[0] += crossings(of_sentence)

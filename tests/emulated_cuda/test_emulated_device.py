@@ -68,6 +68,8 @@ FAULTS = {
     "two devices": lambda: x(3) + x(3, device="cuda:1"),
     "two devices in a list": lambda: torch.stack([x(3), x(3, device="cuda:1")]),
     "a device that is not there": lambda: torch.ones(3, device="cuda:2"),
+    "a generator of the host": lambda: torch.rand(3, device="cuda", generator=torch.Generator()),
+    "product of integers": lambda: x(2, 2).long() @ x(2, 2).long(),
     "lists": lambda: torch._foreach_add([x(3)], [torch.ones(3)]),
 }
 
@@ -89,6 +91,11 @@ def test_what_cuda_takes_from_the_host():
     assert counts.copies == 2
 
 
+def test_generators_of_the_device():
+    assert torch.rand(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).is_cuda
+    assert torch.rand(3, device="cuda", generator=torch.cuda.default_generators[0]).is_cuda
+
+
 def test_a_forked_process_cannot_use_it():
     done = in_a_new_process(
         "import os\n"
@@ -107,6 +114,22 @@ def test_a_forked_process_cannot_use_it():
 def test_pytorch_must_not_be_there_before():
     done = python("import torch, emulated_cuda\nemulated_cuda.install()")
     assert done.returncode == 1 and "Unavailable" in done.stderr
+
+
+def test_tests_without_a_device_that_should_be_there_fail(tmp_path):
+    """A device that does not compile is no reason to leave out the tests that need it."""
+    (tmp_path / "c++").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "c++").chmod(0o755)
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    changed = {
+        "CXX": str(tmp_path / "c++"),
+        "TORCH_EXTENSIONS_DIR": str(tmp_path / "compiled"),
+        "PYTHONPATH": str(ROOT),
+    }
+    env = {name: value for name, value in os.environ.items() if name != "EMULATED_CUDA"} | changed
+    command = [sys.executable, "-m", "pytest", "-p", "emulated_cuda.pytest_plugin", "-c", os.devnull, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=env)
+    assert done.returncode and "does not compile" in done.stderr + done.stdout
 
 
 # ---------------------------------------------------------------------------------------------------------- arithmetic
@@ -254,6 +277,11 @@ def test_a_copy_to_the_host_that_nobody_waited_for():
     assert here.tolist() == [1, 2, 3]
     here = there.to("cpu", non_blocking=True)
     assert here.to("cuda", non_blocking=True).tolist() == [1, 2, 3], "the stream keeps its order"
+    here = there.to("cpu", non_blocking=True)
+    assert torch.cuda.current_stream().query() and here.tolist() == [1, 2, 3], "who was told that it is done may read"
+    here = there.to("cpu", non_blocking=True)
+    event = torch.cuda.current_stream().record_event()
+    assert here.isnan().all() and event.query() and here.tolist() == [1, 2, 3]
 
 
 def test_a_copy_of_memory_that_is_changed_too_early():
@@ -286,6 +314,39 @@ def test_streams_wait_for_each_other_or_are_refused():
             c + 1
         event.wait()
         assert (c + 1).tolist() == [3, 5, 7]
+
+
+def test_a_first_stream_waits_for_what_was_before_it():
+    done = in_a_new_process(
+        "a = torch.ones(3, device='cuda') + 1\nwith torch.cuda.stream(torch.cuda.Stream()):\n    a + 1"
+    )
+    assert done.returncode == 1 and "a stream uses memory that another stream works on" in done.stderr
+
+
+def test_a_copy_between_devices_waits_for_both():
+    torch.cuda.Stream()
+    there = (x(3) + 1).to("cuda:1")
+    assert (there * 2).tolist() == [4, 6, 8]
+    here = torch.empty(3, device="cuda")
+    here.copy_(there + 1)
+    assert (here + 1).tolist() == [4, 5, 6]
+
+
+def test_nccl_takes_contiguous_tensors_alone():
+    code = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "a = torch.ones(2, 3, device='cuda')\n"
+        "dist.all_reduce(a)\n"
+        "for part in (a.t(), a[:, 0]):\n"
+        "    for call in (dist.all_reduce, lambda part: dist.all_gather([torch.ones(2, device='cuda')], part)):\n"
+        "        try:\n"
+        "            call(part)\n"
+        "        except ValueError as error:\n"
+        "            print(error)"
+    )
+    done = in_a_new_process(code, "-W", "ignore")
+    assert done.stdout == "Tensors must be contiguous\n" * 4, done.stderr
 
 
 def test_a_thread_has_its_own_current_device():
@@ -323,7 +384,10 @@ def test_what_is_a_read():
     none = [lambda: a + 1, lambda: a.repeat_interleave(mask.long(), output_size=2), lambda: a.view(2, 2).t()]
     none += [lambda: a.clone().masked_fill_(mask, 0), lambda: a.__setitem__(mask, 0.0), lambda: a.topk(2)]
     none += [lambda: a.to("cpu", non_blocking=True), lambda: torch.where(mask, a, 0.0)]
+    none += [lambda: a.multinomial(2, replacement=True)]
     assert [counts_of(f).reads for f in none] == [0] * len(none)
+    # Before it draws without replacement, or once, PyTorch looks at the values in two steps.
+    assert counts_of(lambda: a.multinomial(2)).reads == counts_of(lambda: a.multinomial(1, replacement=True)).reads == 2
 
 
 def test_copies_and_kernels():

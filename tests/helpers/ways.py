@@ -2,7 +2,7 @@
 
 ``make ways`` runs all cells and writes the table into the docs; ``tests/systems/test_ways.py`` runs a part of them:
 each system once, each way once, and what broke before. Outcomes are kept in a file as they come, so that a run that
-was stopped goes on, and one after a change runs what failed before.
+was stopped goes on; those of another state of the package do not hold.
 
 A cell *works* if the commands end and translate every sentence; it is *refused* if they end in an error of this package
 that says what to do instead. ``fairseq`` marks what fairseq's own model does not do either, on this machine; ``–`` an
@@ -12,6 +12,7 @@ option that this family of models does not have. Anything else is a defect.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
 import os
@@ -598,16 +599,28 @@ def baseline(row: str) -> str:
     return "transformer" if row in TRANSFORMERS else "lstm"
 
 
+def state_of_the_package() -> str:
+    """A checksum of the package's modules."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(USER_DIR).rglob("*.py")):
+        digest.update(f"{path.relative_to(USER_DIR)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 class Kept:
-    """Outcomes in a file, a line each; a later line of a cell holds, and a cell whose options changed is another."""
+    """Outcomes in a file, a line each; a later line of a cell holds, and a cell whose options changed is another.
+
+    So is one of another state of the package.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._state = path, state_of_the_package()
         self._found: dict[tuple[str, str, str], Outcome] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
-                row, options, way, kind, why = json.loads(line)
-                self._found[row, options, way] = Outcome(kind, why)
+                row, options, way, kind, why, *state = json.loads(line)
+                if state == [self._state]:
+                    self._found[row, options, way] = Outcome(kind, why)
 
     def known(self, row: str, way: str) -> Outcome | None:
         """What became of a cell, failures too."""
@@ -622,7 +635,7 @@ class Kept:
         """Keep an outcome. Several processes may write: a line is one write."""
         self._found[row, ROWS[row], way] = outcome
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps([row, ROWS[row], way, outcome.kind, outcome.why]) + "\n")
+            file.write(json.dumps([row, ROWS[row], way, outcome.kind, outcome.why, self._state]) + "\n")
 
 
 def run_all(

@@ -113,8 +113,14 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
 
 @pytest.mark.checkout
 @pytest.mark.slow
-def test_a_source_distribution_has_the_recipes_and_no_results_of_theirs(wheel):
+def test_a_source_distribution_has_all_that_its_tests_read_and_no_results(wheel):
+    """As `make release` runs the tests that are in it, without a checkout."""
     source = wheel.parents[1]
+    for name in ("bench", "docs", "emulated_cuda", "examples", "preprocess", "tests", "tools"):
+        others = shutil.ignore_patterns("__pycache__", "_build", "generated", "runs")
+        shutil.copytree(ROOT / name, source / name, ignore=others, dirs_exist_ok=True)
+    folders = [path for path in source.iterdir() if (ROOT / path.name).is_dir() and path.name != "build"]
+    whole = {str(path.relative_to(source)) for folder in folders for path in folder.rglob("*") if path.is_file()}
     model = source / "examples" / "toy" / "runs" / "toy" / "checkpoint_best.pt"
     model.parent.mkdir(parents=True, exist_ok=True)
     model.write_bytes(b"model")
@@ -122,7 +128,8 @@ def test_a_source_distribution_has_the_recipes_and_no_results_of_theirs(wheel):
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     with tarfile.open(next((source / "out").glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert "examples/toy/toy.yaml" in names and not any("runs/" in name for name in names)
+    assert "examples/toy/toy.yaml" in whole and sorted(whole - names) == []
+    assert not any("runs/" in name for name in names)
 
 
 def test_every_python_package_is_found():
@@ -134,7 +141,8 @@ def test_every_python_package_is_found():
 def test_versions_agree():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == fairseq_syntax.__version__
-    assert f"## {fairseq_syntax.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest and newest[1] == fairseq_syntax.__version__
 
 
 def test_the_paper_of_every_architecture_is_cited():
@@ -291,6 +299,12 @@ def test_make_installs_once_and_in_order(tmp_path):
         make("docs")
     assert not any("-e .[dev]" in line for line in log.read_text().splitlines())
     assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_a_matrix_of_no_python_fails():
+    done = subprocess.run(["make", "-C", ROOT, "matrix", "PYTHONS=no-python"], capture_output=True, text=True)
+    assert done.returncode != 0 and "no-python: not there" in done.stdout
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import every_measure
+
 ROOT = Path(__file__).resolve().parents[2]
 TREES = ("bench", "docs", "examples", "fairseq_syntax", "preprocess", "tests", "tools")
 
@@ -54,6 +56,16 @@ def test_every_link_of_a_page_leads_somewhere_in_the_repository() -> None:
             if not leads or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert count > 200 and broken == []
+
+
+@pytest.mark.checkout
+def test_measures_that_prose_names_are_there() -> None:
+    """In ``make bench ONLY=…``, the beginnings of names."""
+    pages = [path for tree in ("docs", "examples") for path in (ROOT / tree).rglob("*.md")]
+    text = "\n".join(page.read_text("utf-8") for page in pages if "generated" not in page.parts)
+    named = {name for words in re.findall(r'ONLY=("[^"]+"|[\w/@]+)', text) for name in words.strip('"').split()}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not any(measure.startswith(name) for measure in every_measure())] == []
 
 
 @pytest.mark.checkout

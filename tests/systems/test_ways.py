@@ -1,6 +1,7 @@
 """Some cells of the table of systems and ways (``tests/helpers/ways.py``): what broke before, and each kind."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 import ways
@@ -60,6 +61,23 @@ def test_what_is_not_to_be_is_refused_or_said_not_to_be_there(bench):
     refused = ways.run(bench, "pascal", "`--truncate-source --max-source-positions 12`")
     assert refused.kind == "refused" and "--truncate-source" in refused.why
     assert ways.run(bench, "dlaa (hard)", "`--encoder-layerdrop 0.5`").kind == "–"
+
+
+def test_outcomes_are_of_one_state_of_the_package(tmp_path, monkeypatch):
+    path = tmp_path / "outcomes"
+    ways.Kept(path).add("pascal", "default", ways.Outcome("works"))
+    assert ways.Kept(path).get("pascal", "default") == ways.Outcome("works")
+    monkeypatch.setattr(ways, "state_of_the_package", lambda: "another")
+    assert ways.Kept(path).get("pascal", "default") is None
+
+
+@pytest.mark.checkout
+def test_the_page_has_every_system_and_every_way():
+    text = " ".join((Path(__file__).parents[2] / "docs" / "ways.md").read_text("utf-8").split())
+    for family in (ways.TRANSFORMERS, ways.LSTMS):
+        assert f"Systems: {', '.join(family)}." in text
+    names = [way.removeprefix("two processes, ") for way in ways.WAYS if way != "default"]
+    assert [name for name in names if name not in text] == []
 
 
 def test_several_processes_without_a_gpu(monkeypatch):
