@@ -81,6 +81,18 @@ def test_a_gain_that_is_significant_in_another_metric_is_noted(results, tmp_path
     assert not notes((1.5, 0.01), (2.0, 0.01)) and not notes((1.5, 0.01), (-2.0, 0.3))
 
 
+def test_translations_of_another_length_are_noted(results, tmp_path):
+    plan = Plan(recipe(), tmp_path / "paper.yaml")
+
+    def notes(base: float | None, other: float | None) -> list[str]:
+        for system, length in zip(results.reports[Scored("long")]["systems"], (base, other)):
+            system["length"] = length
+        return [note for note in main_table(plan, results, list(results.reports)).notes if "length" in note]
+
+    assert notes(95.5, 89.25) == ["length of the translations, long: base 96 %, DLAA 89 %"]
+    assert notes(95.5, 94.0) == notes(None, 89.25) == notes(95.5, None) == []
+
+
 def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
     first, second = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
     assert first.title == "P (2019), T2" and second.header == ["system", "BEER"] and second.notes

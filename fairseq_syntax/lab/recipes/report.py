@@ -24,6 +24,7 @@ from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
+OTHER_LENGTH = 3  # percent of the references' tokens; in BLEU's brevity penalty, about as many percent of the score
 _SHARES = """\
 Gain is a system's score less that of {baseline}. A control is the same system, trained and tested on parses that have \
 the form of the real ones and less, or nothing, of their syntax. What a system gains with a control, it does not owe \
@@ -155,6 +156,7 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"]
     notes += ["± standard deviation over the seeds"] if several else []
     notes += _in_other_metrics(results, scored, metric)
+    notes += _of_other_length(results, scored, baseline)
     title = ", ".join(filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines]))
     return Table(title, header, rows, notes)
 
@@ -171,6 +173,21 @@ def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -
                     differing.append(f"{system['name']} ({'worse' if said.endswith('worse') else 'better'})")
             if differing:
                 yield f"significant in {other}, {table.test}, but not in {metric}: {', '.join(differing)}"
+
+
+def _of_other_length(results: Results, scored: Sequence[Scored], baseline: str) -> Iterator[str]:
+    """Notes on the systems whose translations are so much shorter or longer than the baseline that BLEU differs."""
+    for table in scored:
+        report = results.reports[table]
+        usual = _entry(report, baseline).get("length")  # not in older reports
+        lengths = {system["name"]: system.get("length") for system in report["systems"]}
+        differing = [
+            f"{name} {length:.0f} %"
+            for name, length in lengths.items()
+            if usual and length and abs(length - usual) >= OTHER_LENGTH
+        ]
+        if differing:
+            yield f"length of the translations, {table.test}: {baseline} {usual:.0f} %, {', '.join(differing)}"
 
 
 def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
