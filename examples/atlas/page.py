@@ -50,7 +50,7 @@ PARSES = {
     "random": "*random*",
 }
 NOT_RUN = "not run"
-SEEDS = 3  # of all rows on Multi30k, unless a table says otherwise
+SEEDS = 3  # of all rows, unless a table or a sentence says otherwise
 
 Figures = Sequence[float]  # value, low, high, and of some the smallest that would be found
 
@@ -361,9 +361,8 @@ def bounds(over: float | None, to: float | None, *, whole: bool) -> str:
     return f"{to:g}" if over + 1 == to else f"{over + 1:g} to {to:g}"
 
 
-def begun(languages: Mapping[str, Any], metric: str = "BLEU") -> dict[str, Any]:
-    """The first system's row in a metric, of the languages in which it has been run."""
-    system = first_of(languages)
+def begun(languages: Mapping[str, Any], system: str, metric: str = "BLEU") -> dict[str, Any]:
+    """A system's row in a metric, of the languages in which it has been run."""
     rows = {
         lang: row_of(of.get("metrics", {}).get(metric, {}).get("rows", []), system) for lang, of in languages.items()
     }
@@ -382,7 +381,7 @@ def named(langs: Collection[str], of: Collection[str]) -> str:
 
 def where_significant(languages: Mapping[str, Any], metric: str) -> str:
     """``gains significantly in French and loses significantly in German``; empty if the first system does neither."""
-    gains = {lang: row["gain"] for lang, row in begun(languages, metric).items()}
+    gains = {lang: row["gain"] for lang, row in begun(languages, first_of(languages), metric).items()}
     parts = []
     for verb, sign in (("gains", 1), ("loses", -1)):
         if langs := [lang for lang, gain in gains.items() if is_significant(gain) and sign * gain[0] > 0]:
@@ -398,7 +397,8 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
         shares = [f"{100 * orders[lang]:.0f} %" for lang in (near, far)]
         text = f"{shares[0]} of the word alignments cross in {near} and {shares[1]} in {far}. "
-    system, rows = first_of(languages), begun(languages)
+    system = first_of(languages)
+    rows = begun(languages, system)
     if not rows:
         return f"{text}What syntax gives in these languages has not been measured yet."
     gains = [row["gain"][0] for row in rows.values()]
@@ -406,25 +406,40 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         f"{shown(system)} gains {low_to_high(gains, '{:+.1f}')} BLEU in {named(rows, languages)}; "
         f"it {where_significant(languages, 'BLEU') or 'gains nowhere significantly'}."
     )
-    differences = []
-    signs = (("better", 1), ("worse", -1))
-    for control in reversed(planned(languages)[system]):
-        added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
-        for word, sign in signs:
-            if langs := [lang for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0]:
-                differences.append(f"significantly {word} than with *{control}* trees in {named(langs, languages)}")
-    if differences:
-        text += f" With the parse, it is {', and '.join(differences)}."
+    if differences := against_controls(languages, system):
+        text += f" With the parse, it is {differences}."
     if in_chrf := where_significant(languages, "chrF"):
         text += f" In chrF, it {in_chrf}."
-    controls = [f"{system}.{control}" for control in planned(languages)[system]]
-    seeds = [
-        number
-        for lang in rows
-        for name, number in languages[lang]["seeds"].items()
-        if name in (languages[lang]["baseline"], system, *controls)
+    counts = seeds_of_rows(languages, system)
+    text += "" if min(counts) >= SEEDS else f" (Seeds per row: {low_to_high(counts, '{:.0f}')}.)"
+    for other in list(planned(languages))[1:]:
+        if differences := against_controls(languages, other):
+            counts = seeds_of_rows(languages, other)
+            fewest = "" if min(counts) >= SEEDS else f" ({seeds_of(min(counts))})"
+            text += f" With the parse, {shown(other)} is {differences}{fewest}."
+    return text
+
+
+def against_controls(languages: Mapping[str, Any], system: str) -> str:
+    """``significantly better than with *random* trees in French``; empty if no difference is significant."""
+    rows, differences = begun(languages, system), []
+    for control in reversed(planned(languages)[system]):
+        added = {lang: twin_of(row, control).get("syntax") for lang, row in rows.items()}
+        for word, sign in (("better", 1), ("worse", -1)):
+            if langs := [lang for lang, one in added.items() if one and is_significant(one) and sign * one[0] > 0]:
+                differences.append(f"significantly {word} than with *{control}* trees in {named(langs, languages)}")
+    return ", and ".join(differences)
+
+
+def seeds_of_rows(languages: Mapping[str, Any], system: str) -> list[int]:
+    """The numbers of seeds of the baseline, of a system and of its controls, in the languages in which it was run."""
+    names = (system, *(f"{system}.{control}" for control in planned(languages)[system]))
+    return [
+        count
+        for lang in begun(languages, system)
+        for name, count in languages[lang]["seeds"].items()
+        if name in (*names, languages[lang]["baseline"])
     ]
-    return text if min(seeds) >= 3 else f"{text} (Seeds per row: {low_to_high(seeds, '{:.0f}')}.)"
 
 
 # The smallest correlation that is significant (two-sided, 5 %, Student's t), by the number of points.
@@ -433,7 +448,7 @@ LEAST_CORRELATION = {4: 0.950, 5: 0.878, 6: 0.811, 7: 0.754, 8: 0.707, 9: 0.666,
 
 def correlations(languages: Mapping[str, Any]) -> str:
     """How far the gain, and what the parse adds to the first control, go with the share of crossing alignments."""
-    rows = {lang: row for lang, row in begun(languages).items() if languages[lang]["order"]}
+    rows = {lang: row for lang, row in begun(languages, first_of(languages)).items() if languages[lang]["order"]}
     crossing = [languages[lang]["order"]["crossing"] for lang in rows]
     number = NUMBERS[len(rows)] if len(rows) < len(NUMBERS) else str(len(rows))
     if len(rows) < 3:
@@ -608,7 +623,7 @@ def draw_languages(languages: Mapping[str, Any]) -> Figure:
         order = languages[lang]["order"]
         return float(order["crossing"]) if order else 1.0
 
-    ordered, rows = sorted(languages, key=crossing), begun(languages)
+    ordered, rows = sorted(languages, key=crossing), begun(languages, first_of(languages))
     figure = new_figure(WIDTH, 1.2 + 0.5 * len(ordered))
     axes = figure.subplots()
     with_zero(axes.axvline, axes)

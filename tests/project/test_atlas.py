@@ -246,6 +246,10 @@ def test_every_row_of_the_recipes_is_on_the_page():
         assert f"+{number}.00" in japanese and f"-{number}.00" in japanese
         assert f"1 ({', '.join(controls)})" in japanese
     assert page.NOT_RUN in tables[1]
+    text = page.languages_sentence(languages)
+    assert "PASCAL is significantly worse than with *linear* trees in Japanese (1 seed)." in text
+    languages["Japanese"]["seeds"] = dict.fromkeys(seeds, 3)
+    assert "seed" not in page.languages_sentence(languages)
 
 
 def test_correlations_with_word_order():
