@@ -678,9 +678,10 @@ def page(results: Mapping[str, Any]) -> str:
     languages = results["languages"]
     is_atlas = results.keys() > {"languages"}
     titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
+    others = others_table(languages, titles[1] if is_atlas else "Other systems")
     parts = {
         "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
-        "others": others_table(languages, titles[1] if is_atlas else "Other systems").render("markdown"),
+        "others": others.render("markdown") if len(planned(languages)) > 1 else "",
         "metrics": other_metrics(languages),
         "where": where(languages),
         "correlations": correlations(languages),

@@ -228,6 +228,13 @@ def test_a_page_of_other_numbers_of_runs(results):
     page.draw_languages(full["languages"])
 
 
+def test_a_page_of_one_system():
+    languages = {"Czech": {**NOTHING, "systems": {"GCN": []}}}
+    text = page.page({"languages": languages})
+    assert "| Czech |" in text and "GCN gains" in text and "PASCAL" not in text and "Other systems" not in text
+    page.draw_languages(languages)
+
+
 def test_every_row_of_the_recipes_is_on_the_page():
     languages = {lang: dict(NOTHING) for lang in SIX}
     rows, seeds = [], {"transformer": 3}
