@@ -26,6 +26,7 @@ def recipe(**score) -> Recipe:
                 {"source": "P (2019), T2", "test": "long", "metric": "RIBES", "figures": {"base": 70.0, "DLAA": 71.0}},
                 {"source": "P (2019), T2", "metric": "mean BLEU of the tests", "figures": {"base": 3.98, "DLAA": 4.01}},
                 {"source": "P (2019), T3", "metric": "BEER", "figures": {"DLAA": 0.5}, "note": "a program"},
+                {"source": "P (2019), T4", "figures": {"DLAA": 9.0}},
             ],
         }
     )
@@ -94,8 +95,10 @@ def test_translations_of_another_length_are_noted(results, tmp_path):
 
 
 def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
-    first, second = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
+    first, second, third = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
     assert first.title == "P (2019), T2" and second.header == ["system", "BEER"] and second.notes
+    assert third.header == ["system", "BLEU"] and "does not name the test set" in third.notes[0]
+    assert not any("test set" in note for note in (*first.notes, *second.notes))
     by_name = {row[0]: dict(zip(first.header, row)) for row in first.rows}
     assert by_name["DLAA"]["BLEU, short"] == "8.96" and by_name["DLAA"]["BLEU, short: ours"] == "5.00"
     assert by_name["base"]["RIBES, long"] == "70.00" and by_name["base"]["RIBES, long: ours"] == "10.00"

@@ -303,11 +303,17 @@ def published(plan: Plan, results: Results) -> list[Table]:
             if ours := measured(plan, results, one):
                 header.append(f"{title}: ours")
                 columns.append(ours)
+            elif one.test is None and _is_measured(results, one.metric):
+                notes.append(f"{title}: ours are left out, since `published` does not name the test set")
             notes += [f"{title}: {one.note}"] if one.note else []
         names = dict.fromkeys(name for one in some for name in one.figures)
         rows = [[name, *(number(column.get(name)) for column in columns)] for name in names]
         compared.append(Table(source, header, rows, notes))
     return compared
+
+
+def _is_measured(results: Results, metric: str) -> bool:
+    return any(metric in system["mean"] for report in results.reports.values() for system in report["systems"])
 
 
 def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
