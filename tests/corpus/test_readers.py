@@ -388,12 +388,17 @@ def test_unknown_names_are_told(tmp_path):
     assert [name for name in names() if f"[`{name}`]({name}.py)" not in page] == []
     assert "multi30k" in (error_of(read_corpus("nosuch", tmp_path, "en", "de")).hint or "")
     assert "corpora" in (error_of(read_corpus("wmt", tmp_path, "en", "de", options={"corpus": []})).hint or "")
+    for name, options in (("iwslt", {"year": "abc"}), ("nist", {"lowercase": 5}), ("wmt", {"corpora": {"nc": 1}})):
+        message = str(error_of(read_corpus(name, tmp_path, "en", "de", options=options)))
+        assert f"reader {name}" in message and f"option {next(iter(options))}" in message
     assert error_of(read_corpus("wmt", tmp_path, "en", "de")).path == tmp_path
     write(tmp_path / "a" / "train.en", "a\n")
     write(tmp_path / "b" / "train.en", "a\n")
     assert error_of(read_corpus("multi30k", tmp_path, "en", "de")).path == tmp_path
     mine = write(
-        tmp_path / "mine.py", "def read(data, source, target, *, n=1):\n    yield 'train', [(source, target)] * n\n"
+        tmp_path / "mine.py",
+        "from __future__ import annotations\ndef read(data, source, target, *, n=1) -> Iterator[Any]:\n"
+        "    yield 'train', [(source, target)] * n\n",
     )
     assert [list(rows) for _, rows in read_corpus(str(mine), tmp_path, "a", "b", options={"n": 2})] == [
         [("a", "b")] * 2

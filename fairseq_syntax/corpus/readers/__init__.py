@@ -85,8 +85,11 @@ def read_corpus(
         options: options of the reader
 
     Raises:
-        SyntaxDataError: the reader or an option does not exist, a file is missing or damaged, or a download fails
+        SyntaxDataError: the reader or an option does not exist, an option has another type, a file is missing or
+            damaged, or a download fails
     """
+    from pydantic import ValidationError
+
     module = reader(name)
     accepted = options_of(module)
     for option in options or ():
@@ -96,11 +99,16 @@ def read_corpus(
 
     def run(function: Callable) -> Any:
         keywords = _keywords(function)
-        taken = {name: value for name, value in (options or {}).items() if name in keywords}
-        for name, value in taken.items():
-            if isinstance(value, str) and isinstance(keywords[name], (tuple, list)):
-                taken[name] = [value]  # a list of one item
-        return function(Path(data), source, target, **taken)
+        taken = {option: value for option, value in (options or {}).items() if option in keywords}
+        for option, value in taken.items():
+            if isinstance(keywords[option], (tuple, list)) and not isinstance(value, (tuple, list)):
+                taken[option] = [value]  # a list of one item
+        try:
+            return _checked(function)(Path(data), source, target, **taken)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            message = f"the reader {name} cannot use the option {wrong['loc'][0]}: {wrong['input']!r}"
+            raise SyntaxDataError(message, hint=wrong["msg"]) from error
 
     if download:
         if not hasattr(module, "download"):
@@ -114,6 +122,16 @@ def _keywords(function: Callable) -> dict[str, Any]:
     """A function's keyword-only parameters and their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def _checked(function: Callable) -> Callable:
+    """A function that raises pydantic's ValidationError for values of other types than its annotations say."""
+    from pydantic import ConfigDict, validate_call
+
+    try:
+        return validate_call(config=ConfigDict(coerce_numbers_to_str=True))(function)
+    except NameError:  # annotations that only a type checker can resolve
+        return function
 
 
 def write_corpus(
