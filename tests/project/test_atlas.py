@@ -25,7 +25,6 @@ from fairseq_syntax.lab.recipes.smoke import smoke
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
 try:
-    import keep
     import measure
     import page
     import word_order
@@ -79,35 +78,19 @@ def test_a_recipe_finds_all_results_that_are_stored_with_it(path, tmp_path):
     assert {str(table) for table in work.results().reports} == set(work.kept.scores)
 
 
-def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
+def test_what_is_kept_of_a_run_is_of_the_recipe_as_it_is(tmp_path):
     recipe = yaml.safe_load((ATLAS / "atis-parser.yaml").read_text()) | {"kept": str(tmp_path / "kept.jsonl.gz")}
     (tmp_path / "atis.yaml").write_text((ATLAS / "atis.yaml").read_text())
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(recipe))
-    run = tmp_path / "runs" / "PSH.parser" / "2"
-    run.mkdir(parents=True)
-    for name, text in {
-        "command": "fairseq-train /a/machine/x\n",
-        "done": json.dumps({"seconds": 5, "cpu": "a CPU", "code": 0}),
-        "train.log": "x | valid on 'valid' subset | loss 3.5 | nll_loss 2.25 | ppl 4 | num_updates 120 | best 1\n",
-        "test.last.txt": "ein\u2028Satz\n\n",  # Unicode's line breaks are text
-        "valid.last.txt": "noch einer\n",
-    }.items():
-        (run / name).write_text(text, encoding="utf-8")
-    (tmp_path / "runs" / "PSH.parser" / "1").mkdir()  # not finished
-    monkeypatch.setattr(sys, "argv", ["keep.py", str(tmp_path / "other.yaml"), str(tmp_path / "runs"), "--hide", "/a/"])
-    assert keep.main() == 0
-    monkeypatch.setattr(measure, "HERE", tmp_path)
-    assert measure.runs_of(measure.plan("other"), "test") == {"PSH.parser": [["ein\u2028Satz", ""]]}
-    assert measure.text_of(run / "test.last.txt") == ["ein\u2028Satz", ""]
-    plan, path = keep.plan_of(tmp_path / "other.yaml")
-    (entry,) = Kept.read(path).runs.values()
-    assert entry["facts"]["curve"] == [[120, 3.5, 2.25]] and entry["facts"]["valid"] == ["noch einer"]
-    assert entry["facts"]["commands"] == ["fairseq-train machine/x"]
-    assert [str(one) for one in Work(plan).kept_runs] == ["PSH.parser/2"]
-    # of another recipe they are not
+    path = tmp_path / "other.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    plan = measure.plan(path)
+    run = plan.runs[0]
+    entry = {"run": str(run), "key": plan.key(run), "outputs": {"test": ["ein\u2028Satz", ""]}, "facts": {}}
+    Kept({str(run): entry}).write(tmp_path / "kept.jsonl.gz")
+    assert measure.runs_of(plan, "test") == {run.system: [["ein\u2028Satz", ""]]}
     recipe["train"] = {"dropout": 0.5}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(recipe))
-    assert measure.runs_of(measure.plan("other"), "test") == {}
+    path.write_text(yaml.safe_dump(recipe))
+    assert measure.runs_of(measure.plan(path), "test") == {}
 
 
 def test_attachment():
