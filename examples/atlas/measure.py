@@ -68,13 +68,13 @@ def runs_of(of: Plan, test: str) -> Runs:
     return runs
 
 
-def scorers(references: Sequence[str], tokenizers: Sequence[str]) -> dict[str, Scorer]:
-    """BLEU by each tokenizer, the first called BLEU, and chrF."""
-    by_name = {
-        "BLEU" if tokenizer == tokenizers[0] else f"BLEU {tokenizer}": Scorer("bleu", [references], tokenizer)
-        for tokenizer in tokenizers
-    }
-    return {**by_name, "chrF": Scorer("chrf", [references])}
+def scorers(references: Sequence[Sequence[str]], of: Plan) -> dict[str, Scorer]:
+    """BLEU by the recipe's tokenizer, for scripts without spaces also BLEU of characters, and chrF."""
+    lowercase = of.recipe.score.lowercase
+    found = {"BLEU": Scorer("bleu", references, of.tokenizer, lowercase)}
+    if of.tokenizer in NEEDS_CHARACTERS:
+        found["BLEU char"] = Scorer("bleu", references, "char", lowercase)
+    return {**found, "chrF": Scorer("chrf", references, lowercase=lowercase)}
 
 
 def figures(difference: Difference) -> list[float]:
@@ -89,28 +89,27 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
         of: the plan of a recipe, whose first test set is measured
         order: word order, where the recipe's folder does not have it
     """
-    (source, target), test, baseline = of.langs, of.tests[0], of.recipe.baseline
+    test, baseline = of.tests[0], of.recipe.baseline
     runs, measured = runs_of(of, test), of.folder / "order.json"
     order = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else order
     controls = list(of.recipe.parse.controls)
     result: dict[str, Any] = {"order": order, "baseline": baseline, "systems": planned(of)}
     if not runs:
         return result
-    references = text_of(of.text(test, target))
-    parses = list(read_conllu(of.parse(test, source), n_lines=len(references)))
+    references = [text_of(path) for path in of.references(test)]
+    parses = list(read_conllu(of.parse(test, of.langs[0]), n_lines=len(references[0])))
     pages = pages_of(of, test)
     metrics: dict[str, Any] = {}
-    tokenizers = (of.tokenizer, *(("char",) if of.tokenizer in NEEDS_CHARACTERS else ()))
-    for name, scorer in scorers(references, tokenizers).items():
+    for name, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
         metrics[name]["rows"] = measure(resampled, baseline, controls) if baseline in runs else []
         if name == "BLEU" and baseline in runs:
             properties = [Property.of(text) for text in PROPERTIES]
             metrics[name]["by"] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
-    result |= {"sentences": len(references)} | ({} if pages is None else {"groups": len(set(pages))})
+    result |= {"sentences": len(references[0])} | ({} if pages is None else {"groups": len(set(pages))})
     result["lengths"] = {
-        system: 100 * fmean(characters(lines) for lines in each) / characters(references)
+        system: 100 * fmean(characters(lines) for lines in each) / characters(references[0])
         for system, each in runs.items()
     }
     return {**result, "seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
@@ -154,7 +153,7 @@ def parse_quality(runs: Runs) -> dict[str, Any]:
     gold = heads(of.parse("test", "en"), len(references))
     parses = {name: attachment(gold, heads(path, len(references))) for name, path in paths.items() if path.exists()}
     rows: dict[str, Any] = {}
-    for metric, scorer in scorers(references, ("13a",)).items():
+    for metric, scorer in scorers([references], of).items():
         resampled = Resampled(scorer, runs, DRAWS)
         for system in runs:
             row = rows.setdefault(system, {"seeds": len(runs[system]), "score": {}, "gain": {}, "to_gold": {}})
@@ -169,16 +168,15 @@ def parse_quality(runs: Runs) -> dict[str, Any]:
 
 def multi30k() -> dict[str, Any]:
     """Gains on the two tests after 8,000 updates: as kept, or with further controls where these have been run."""
-    kept = Kept.read(MULTI30K / "trained-longer.jsonl.gz")
+    kept, of = Kept.read(MULTI30K / "trained-longer.jsonl.gz"), plan("multi30k-controls")
     tests = {}
-    for test, references in both_references().items():
+    for test in MULTI30K_TESTS:
         tests[test] = kept.scores[test]["report"]["shares"]["metrics"]
-        controls = runs_of(plan("multi30k-controls"), test)
-        if controls:
+        if controls := runs_of(of, test):
             runs: Runs = {}
             for name, entry in kept.runs.items():
                 runs.setdefault(name.rpartition("/")[0], []).append(entry["outputs"][test])
-            tests[test] = gains({**runs, **controls}, references)
+            tests[test] = gains({**runs, **controls}, text_of(of.text(test, "de")), of)
     return tests
 
 
@@ -191,23 +189,17 @@ def amounts() -> dict[str, Any]:
             runs = runs_of(of, test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
-                of_part[test] = gains(runs, text_of(of.text(test, "de")))
+                of_part[test] = gains(runs, text_of(of.text(test, "de")), of)
     return parts
 
 
-def gains(runs: Runs, references: Sequence[str]) -> dict[str, Any]:
+def gains(runs: Runs, references: Sequence[str], of: Plan) -> dict[str, Any]:
     """What each system gains over the plain Transformer, and what of it is syntax, by metric."""
     return {
         name: measure(Resampled(scorer, runs, DRAWS), BASELINE, CONTROLS)
-        for name, scorer in scorers(references, ("13a",)).items()
+        for name, scorer in scorers([references], of).items()
         if BASELINE in runs
     }
-
-
-def both_references() -> dict[str, list[str]]:
-    """The references of Multi30k's two tests; empty where the corpus is not there."""
-    paths = {test: plan("multi30k-controls").text(test, "de") for test in MULTI30K_TESTS}
-    return {test: text_of(path) if path.exists() else [] for test, path in paths.items()}
 
 
 def text_of(path: Path) -> list[str]:
