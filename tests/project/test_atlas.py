@@ -168,6 +168,8 @@ def test_what_controls_keep_is_said_of_every_system_that_gains(results):
     assert "PSH keeps of its gain 25 to 50 % with *linear* trees (significantly less on one test)" in text
     assert "S&H keeps of its gain 75 % with *relabelled* trees (not significantly less, 2 seeds)" in text
     assert "PASCAL" not in text
+    labels = [{**one[1], "controls": {"linear": of(0.75, [0.5, -0.5, 1.5], 3)}}]  # which are those of the parse
+    assert "S&H" not in page.syntax_sentence({"test_2016": {"BLEU": labels}, "test_2017": {"BLEU": labels}})
     for rows in (one, other):
         rows[0]["controls"]["linear"] = of(-0.25, [2.5, 1.5, 3.5], 3)
     assert "PSH keeps of its gain nothing with *linear* trees (significantly less)" in page.syntax_sentence(tests)
