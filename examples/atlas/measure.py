@@ -255,7 +255,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", type=Path, metavar="RECIPE.yaml", help="your own (default: the atlas's)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="needed for your own recipes")
-    every = (*(load(HERE / f"{name}.yaml").name for name in LANGUAGES), *PARTS)
+    every = (*(str(load(HERE / f"{name}.yaml").name) for name in LANGUAGES), *PARTS)
     parser.add_argument(
         "--only", nargs="+", choices=every, metavar="PART", help="measure these of the atlas; the others stay as kept"
     )

@@ -139,9 +139,9 @@ def syntax_sentence(tests: Mapping[str, Any]) -> str:
     """What of the gains on Multi30k is kept with controls."""
     systems = {}
     for system, controls in MULTI30K_CONTROLS.items():
-        controls = [control for control in controls if (system, control) != SAME_INPUT]
         rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
-        if kept := [text for control in controls if (text := kept_with(control, rows))]:
+        telling = [control for control in controls if (system, control) != SAME_INPUT]
+        if kept := [text for control in telling if (text := kept_with(control, rows))]:
             systems[SYSTEMS[system]] = listed(kept)
     if not systems:
         return "What of these gains is due to syntax has not been measured yet."
