@@ -120,7 +120,8 @@ def test_a_source_distribution_has_all_that_its_tests_read_and_no_results(wheel)
         others = shutil.ignore_patterns("__pycache__", "_build", "generated", "runs")
         shutil.copytree(ROOT / name, source / name, ignore=others, dirs_exist_ok=True)
     folders = [path for path in source.iterdir() if (ROOT / path.name).is_dir() and path.name != "build"]
-    whole = {str(path.relative_to(source)) for folder in folders for path in folder.rglob("*") if path.is_file()}
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    whole = {str(path.relative_to(source)) for path in files}
     model = source / "examples" / "toy" / "runs" / "toy" / "checkpoint_best.pt"
     model.parent.mkdir(parents=True, exist_ok=True)
     model.write_bytes(b"model")
