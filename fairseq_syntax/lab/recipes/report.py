@@ -162,7 +162,7 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
 
 
 def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -> Iterator[str]:
-    """Notes on the systems whose gain is significant in another metric, and is not, or is a loss, in the first one."""
+    """Notes on the systems that another metric finds significantly better or worse, and the first one does not."""
     for table in scored:
         systems = results.reports[table]["systems"]
         for other in results.reports[table]["signatures"]:
@@ -172,7 +172,7 @@ def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -
                 if said.startswith("yes") and said != first:
                     differing.append(f"{system['name']} ({'worse' if said.endswith('worse') else 'better'})")
             if differing:
-                yield f"significant in {other}, {table.test}, but not in {metric}: {', '.join(differing)}"
+                yield f"significant in {other}, {table.test}, unlike in {metric}: {', '.join(differing)}"
 
 
 def _of_other_length(results: Results, scored: Sequence[Scored], baseline: str) -> Iterator[str]:
@@ -313,6 +313,7 @@ def published(plan: Plan, results: Results) -> list[Table]:
 
 
 def _is_measured(results: Results, metric: str) -> bool:
+    """Whether the reports have scores in a metric."""
     return any(metric in system["mean"] for report in results.reports.values() for system in report["systems"])
 
 

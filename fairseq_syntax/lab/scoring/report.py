@@ -208,7 +208,7 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
             scores["BEER"] = beer(options.beer, run.lines, references)
         runs.append({"file": run.path, "scores": scores})
     columns = {name: [run["scores"][name] for run in runs] for name in runs[0]["scores"]}
-    lengths = [length for run in system.runs for length in [_length(scorers, run.lines)] if length is not None]
+    lengths = [length for run in system.runs if (length := _length(scorers, run.lines)) is not None]
     return {
         "name": system.name,
         "runs": runs,
