@@ -25,9 +25,11 @@ from fairseq_syntax.lab.recipes.smoke import smoke
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
 try:
+    import by_language
     import measure
     import page
     import word_order
+    import wording
 finally:
     sys.path.remove(str(ATLAS))
 
@@ -146,7 +148,7 @@ def test_figures_of_the_sentences_are_those_of_the_results(results):
         row["gain"][0]
         for metrics in results["multi30k"].values()
         for row in metrics["BLEU"]
-        if page.is_significant(row["gain"])
+        if wording.is_significant(row["gain"])
     ]
     stated = re.findall(r"\d+\.\d", page.gains_sentence(results["multi30k"]))
     assert [float(one) for one in stated] == pytest.approx([min(gains), max(gains)], abs=0.05)
@@ -186,7 +188,7 @@ def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with all rows of a language."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
     empty["languages"] = dict.fromkeys(SIX, NOTHING)
-    assert page.NOT_RUN in page.page(empty)
+    assert wording.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}
     for control in ("linear", "random"):
         row["controls"][control] = {"gain": [1.5, 0.5, 2.5], "syntax": [1.0, -0.5, 2.5]}
@@ -196,28 +198,28 @@ def test_a_page_of_other_numbers_of_runs(results):
     full["languages"]["German"] = {**NOTHING, "order": {"crossing": 0.05}}
     turkish = {**NOTHING, "order": {"crossing": 0.3}, "sentences": 99, "groups": 9, "seeds": seeds, "metrics": measured}
     full["languages"]["Turkish"] = turkish
-    text = page.languages_sentence(full["languages"])
+    text = by_language.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
     chrf = {**row, "gain": [-2.0, -3.0, -1.0]}
     turkish["metrics"] = {**measured, "chrF": {"scores": {"transformer": 30.0}, "rows": [chrf]}}
     turkish["lengths"] = {"transformer": 95.5, "PSH": 89.25, "PSH.linear": 90.0}
-    in_chrf = page.languages_sentence(full["languages"]).removeprefix(text)
+    in_chrf = by_language.languages_sentence(full["languages"]).removeprefix(text)
     assert "chrF" in in_chrf and "loses significantly in Turkish" in in_chrf and "gains" not in in_chrf
-    others = page.other_metrics(full["languages"])
-    assert page.interval([-2.0, -3.0, -1.0]) in others
-    assert f"| Turkish | length, % | 95.5 | -6.2 | -0.8 | {page.NOT_RUN} |" in others
+    others = by_language.other_metrics(full["languages"])
+    assert wording.interval([-2.0, -3.0, -1.0]) in others
+    assert f"| Turkish | length, % | 95.5 | -6.2 | -0.8 | {wording.NOT_RUN} |" in others
     assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
     row["gain"] = [-2.5, -4.0, -1.0]
-    assert "it loses significantly in Turkish." in page.languages_sentence(full["languages"])
+    assert "it loses significantly in Turkish." in by_language.languages_sentence(full["languages"])
     row["gain"] = [2.5, 1.0, 4.0]
-    page.draw_languages(full["languages"])
+    by_language.draw_languages(full["languages"])
 
 
 def test_a_page_of_one_system():
     languages = {"Czech": {**NOTHING, "systems": {"GCN": []}}}
     text = page.page({"languages": languages})
     assert "| Czech |" in text and "GCN gains" in text and "PASCAL" not in text and "Other systems" not in text
-    page.draw_languages(languages)
+    by_language.draw_languages(languages)
 
 
 def test_every_row_of_the_recipes_is_on_the_page():
@@ -231,17 +233,20 @@ def test_every_row_of_the_recipes_is_on_the_page():
             seeds[f"{system}.{control}"] = 1
         rows.append(row)
     languages["Japanese"] |= {"seeds": seeds, "metrics": {"BLEU": {"scores": {"transformer": 8.0}, "rows": rows}}}
-    tables = [page.languages_table(languages, "").render("text"), page.others_table(languages, "").render("text")]
+    tables = [
+        by_language.languages_table(languages, "").render("text"),
+        by_language.others_table(languages, "").render("text"),
+    ]
     (of_heads, japanese) = (next(line for line in table.splitlines() if "Japanese" in line) for table in tables)
     assert "+1.00" in of_heads and "3 (plain), 2 (PSH), 1 (linear, random)" in of_heads
     for number, controls in enumerate(list(PLANNED.values())[1:], start=2):
         assert f"+{number}.00" in japanese and f"-{number}.00" in japanese
         assert f"1 ({', '.join(controls)})" in japanese
-    assert page.NOT_RUN in tables[1]
-    text = page.languages_sentence(languages)
+    assert wording.NOT_RUN in tables[1]
+    text = by_language.languages_sentence(languages)
     assert "PASCAL is significantly worse than with *linear* trees in Japanese (1 seed)." in text
     languages["Japanese"]["seeds"] = dict.fromkeys(seeds, 3)
-    assert "seed" not in page.languages_sentence(languages)
+    assert "seed" not in by_language.languages_sentence(languages)
 
 
 def test_correlations_with_word_order():
@@ -249,19 +254,19 @@ def test_correlations_with_word_order():
         row = {"system": "PSH", "gain": [gain, 0, 0], "controls": {"linear": {"syntax": [syntax, 0, 0]}}}
         return {**NOTHING, "order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
 
-    assert page.correlations({"German": of(0.1, 1, 1), "Turkish": of(0.3, 2, 2)}) == ""
+    assert by_language.correlations({"German": of(0.1, 1, 1), "Turkish": of(0.3, 2, 2)}) == ""
     languages = {"German": of(0.1, 1, -1), "Hungarian": of(0.2, 2, -2), "Turkish": of(0.3, 3, -3)}
-    text = page.correlations(languages)
+    text = by_language.correlations(languages)
     assert "+1.00 (+1.00 to +1.00)" in text and "-1.00 (-1.00 to -1.00)" in text
     points = np.array([[0.1, 1], [0.2, 2], [0.3, 3], [0.4, 0]])
     least = min(np.corrcoef(np.delete(points, one, axis=0).T)[0, 1] for one in range(4))
-    text = page.correlations({**languages, "Japanese": of(0.4, 0, 0)})
+    text = by_language.correlations({**languages, "Japanese": of(0.4, 0, 0)})
     assert f"({least:+.2f} to +1.00)" in text, "without Japanese, all are on a line"
     assert "0.95 " in text, "the smallest correlation of four points that is significant"
 
 
 def test_the_smallest_significant_correlations():
-    for points, smallest in page.LEAST_CORRELATION.items():
+    for points, smallest in by_language.LEAST_CORRELATION.items():
         t = stats.t.ppf(0.975, points - 2)
         assert smallest == pytest.approx(t / np.sqrt(points - 2 + t * t), abs=5e-4)
 
@@ -311,8 +316,10 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     gain = json.loads(results.read_text())["languages"]["back"]["metrics"]["BLEU"]["rows"][0]["gain"]
     lengths = json.loads(results.read_text())["languages"]["back"]["lengths"]
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
-    assert gain[1] > 0 and text.count(page.interval(gain)) >= 2 and "all two languages; it gains significantly" in text
-    assert all(f"| {name} | {page.NOT_RUN} |" in text for name in ("there", "back"))
+    assert (
+        gain[1] > 0 and text.count(wording.interval(gain)) >= 2 and "all two languages; it gains significantly" in text
+    )
+    assert all(f"| {name} | {wording.NOT_RUN} |" in text for name in ("there", "back"))
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
 
@@ -346,7 +353,7 @@ def test_less_data(results):
     row["gain"] = [2.5, -1.0, 6.0]
     assert "not" in page.amounts_sentence(amounts)
     table = page.amounts_table(amounts, results["multi30k"]).render("text")
-    assert "+1.50 (-1.00\u00a0to\u00a0+4.00)" in table and page.NOT_RUN in table
+    assert "+1.50 (-1.00\u00a0to\u00a0+4.00)" in table and wording.NOT_RUN in table
 
 
 def test_languages_differ_in_the_language_alone(results):
