@@ -79,7 +79,12 @@ def test_a_gain_that_is_significant_in_another_metric_is_noted(results, tmp_path
 
     assert "RIBES, long" in notes((1.5, 0.3), (2.0, 0.01)) and "DLAA (better)" in notes((1.5, 0.3), (2.0, 0.01))
     assert "DLAA (worse)" in notes((1.5, 0.01), (-2.0, 0.01))
-    assert not notes((1.5, 0.01), (2.0, 0.01)) and not notes((1.5, 0.01), (-2.0, 0.3))
+    assert not notes((1.5, 0.01), (2.0, 0.01)) and not notes((1.5, 0.3), (-2.0, 0.3))
+    long = results.reports[Scored("long")]
+    long["signatures"]["TER"] = "s"
+    long["systems"][1]["tests"]["TER"] = {"difference": -2.0, "holm": {"bootstrap": 0.01}}
+    table = main_table(Plan(recipe(), tmp_path / "paper.yaml"), results, list(results.reports))
+    assert any("TER" in note and "DLAA (better)" in note for note in table.notes), "lower is better"
 
 
 def test_translations_of_another_length_are_noted(results, tmp_path):

@@ -276,9 +276,9 @@ extends: {atlas}/libreoffice.yaml
 name: {name}
 folder: {folder}/{name}
 corpus: {{source: {source}, target: {target}, reader: null, data: null, options: null, train: text/train,
-  valid: text/valid, tests: {{test: text/test}}}}
+  valid: text/valid, tests: {{test: text/test}}, references: {{test: {references}}}}}
 pieces: {{size: {{de: null}}}}
-score: {{groups: null}}
+score: {{groups: {groups}}}
 commands: null
 seeds: [1]
 """
@@ -293,10 +293,15 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
         for line in references
     )
     recipes = []
-    for name, (source, target) in {"there": ("en", "xx"), "back": ("xx", "en")}.items():
+    # One has two references, the other documents: each of six sentences, of which plain translates two badly, PSH one.
+    there = {"source": "en", "target": "xx", "references": 2, "groups": "null"}
+    back = {"source": "xx", "target": "en", "references": 1, "groups": "documents"}
+    (tmp_path / "documents").write_text("".join(f"{number // 6}\n" for number in range(60)))
+    for name, values in {"there": there, "back": back}.items():
         recipes.append(tmp_path / f"{name}.yaml")
-        recipes[-1].write_text(OWN.format(atlas=ATLAS, name=name, folder=tmp_path, source=source, target=target))
+        recipes[-1].write_text(OWN.format(atlas=ATLAS, name=name, folder=tmp_path, **values))
         of = measure.plan(recipes[-1])
+        source, target = of.langs
         monkeypatch.setattr(Work, "finished", lambda work: work.plan.runs[:3])
         for path in (of.text("test", target), of.parse("test", source), *map(of.model, of.runs)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -307,14 +312,20 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
             every = 6 if run.system == "PSH" else 3
             lines = ["Hund ein" if n % every == 0 else line for n, line in enumerate(references)]
             output.write_text("\n".join(lines) + "\n")
+        for second in of.references("test")[1:]:
+            second.write_text("\n".join(lines) + "\n")  # PSH.linear's translations, as plain's
     results = tmp_path / "results.json"
     monkeypatch.setattr(sys, "argv", ["measure.py", *map(str, recipes), "--output", str(results)])
     assert measure.main() == 0
     monkeypatch.setattr(sys, "argv", ["page.py", "--results", str(results), "--output", str(tmp_path / "page")])
     assert page.main() == 0
     text = (tmp_path / "page" / "what-syntax-gives.md").read_text(encoding="utf-8")
-    gain = json.loads(results.read_text())["languages"]["back"]["metrics"]["BLEU"]["rows"][0]["gain"]
-    lengths = json.loads(results.read_text())["languages"]["back"]["lengths"]
+    found = json.loads(results.read_text())["languages"]
+    assert found["there"]["metrics"]["BLEU"]["scores"]["transformer"] == 100, "its translations are a reference"
+    (gain, lengths) = found["back"]["metrics"]["BLEU"]["rows"][0]["gain"], found["back"]["lengths"]
+    alone = measure.Resampled(measure.scorers([references], of)["BLEU"], measure.runs_of(of, "test"), 1000)
+    of_sentences = alone.difference("PSH", "transformer")
+    assert found["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
     assert (
         gain[1] > 0 and text.count(wording.interval(gain)) >= 2 and "all two languages; it gains significantly" in text
