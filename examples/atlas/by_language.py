@@ -179,11 +179,16 @@ def begun(languages: Mapping[str, Any], system: str, metric: str = "BLEU") -> di
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
+def in_words(count: int) -> str:
+    """``six``; from eleven on in digits."""
+    return NUMBERS[count] if count < len(NUMBERS) else str(count)
+
+
 def named(langs: Collection[str], of: Collection[str]) -> str:
     """The names of languages: ``German and French``, or ``all six languages`` of so many."""
     if len(langs) < len(of) or len(of) == 1:
         return listed(list(langs))
-    return f"all {NUMBERS[len(of)] if len(of) < len(NUMBERS) else len(of)} languages"
+    return "both languages" if len(of) == 2 else f"all {in_words(len(of))} languages"
 
 
 def where_significant(languages: Mapping[str, Any], metric: str) -> str:
@@ -257,13 +262,12 @@ def correlations(languages: Mapping[str, Any]) -> str:
     """How far the gain, and what the parse adds to the first control, go with the share of crossing alignments."""
     rows = {lang: row for lang, row in begun(languages, first_of(languages)).items() if languages[lang]["order"]}
     crossing = [languages[lang]["order"]["crossing"] for lang in rows]
-    number = NUMBERS[len(rows)] if len(rows) < len(NUMBERS) else str(len(rows))
     if len(rows) < 3:
         return ""
     gains = [row["gain"][0] for row in rows.values()]
-    text = f"A regression over {number} points says little"
+    text = f"A regression over {in_words(len(rows))} points says little"
     if least := LEAST_CORRELATION.get(len(rows)):
-        text += f": with {number} languages, a correlation has to be above {least} to be significant"
+        text += f": with {in_words(len(rows))} languages, a correlation has to be above {least} to be significant"
     text += f". Here the share of crossing alignments correlates with the gain by {with_range(crossing, gains)}"
     for control in planned(languages)[first_of(languages)][:1]:
         added = [syntax[0] for row in rows.values() if (syntax := twin_of(row, control).get("syntax"))]
