@@ -327,9 +327,7 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     of_sentences = alone.difference("PSH", "transformer")
     assert found["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
-    assert (
-        gain[1] > 0 and text.count(wording.interval(gain)) >= 2 and "both languages; it gains significantly" in text
-    )
+    assert gain[1] > 0 and text.count(wording.interval(gain)) >= 2 and "both languages; it gains significantly" in text
     assert all(f"| {name} | {wording.NOT_RUN} |" in text for name in ("there", "back"))
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
