@@ -96,23 +96,32 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
     result: dict[str, Any] = {"order": order, "baseline": baseline, "systems": planned(of)}
     if not runs:
         return result
-    references = [text_of(path) for path in of.references(test)]
-    parses = list(read_conllu(of.parse(test, of.langs[0]), n_lines=len(references[0])))
-    pages = pages_of(of, test)
+    result |= scored(of, runs)
+    if baseline in runs:
+        pages, properties = pages_of(of, test), [Property.of(text) for text in PROPERTIES]
+        references = [text_of(path) for path in of.references(test)]
+        parses = list(read_conllu(of.parse(test, of.langs[0]), n_lines=len(references[0])))
+        scorer = scorers(references, of)["BLEU"]
+        by = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
+        result["metrics"]["BLEU"]["by"] = by
+    return result
+
+
+def scored(of: Plan, runs: Runs) -> dict[str, Any]:
+    """The scores of translations of the first test set by metric, what of each gain is syntax, and their length."""
+    test, baseline, controls = of.tests[0], of.recipe.baseline, list(of.recipe.parse.controls)
+    references, pages = [text_of(path) for path in of.references(test)], pages_of(of, test)
     metrics: dict[str, Any] = {}
     for name, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
         metrics[name]["rows"] = measure(resampled, baseline, controls) if baseline in runs else []
-        if name == "BLEU" and baseline in runs:
-            properties = [Property.of(text) for text in PROPERTIES]
-            metrics[name]["by"] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
-    result |= {"sentences": len(references[0])} | ({} if pages is None else {"groups": len(set(pages))})
-    result["lengths"] = {
+    lengths = {
         system: 100 * fmean(characters(lines) for lines in each) / characters(references[0])
         for system, each in runs.items()
     }
-    return {**result, "seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
+    drawn = {"sentences": len(references[0])} | ({} if pages is None else {"groups": len(set(pages))})
+    return {**drawn, "lengths": lengths, "seeds": {name: len(each) for name, each in runs.items()}, "metrics": metrics}
 
 
 def characters(lines: Sequence[str]) -> int:
@@ -233,14 +242,14 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
     """All that the page shows.
 
     Args:
-        before: results of which the parts that are not in ``only`` are taken
+        before: results of which the parts that are not in ``only``, or not measured here, are taken
         only: names of languages and parts that are measured
     """
     kept = before["languages"]
     plans = {of.recipe.name: of for of in map(plan, LANGUAGES)}
     languages = {name: language(of, kept[name]["order"]) if name in only else kept[name] for name, of in plans.items()}
     parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
-    return {"languages": languages, **parts}
+    return {**before, "languages": languages, **parts}
 
 
 PARTS: dict[str, Callable[[], Any]] = {
@@ -275,10 +284,14 @@ def main() -> int:
         before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
         found = results(before, args.only or every)
     output = args.output or HERE / "results.json"
-    text = json.dumps(_rounded(found), indent=1, ensure_ascii=False)
-    output.write_text(text + "\n", encoding="utf-8")
+    write(found, output)
     print(output)
     return 0
+
+
+def write(results: Mapping[str, Any], path: Path) -> None:
+    """Write results as JSON."""
+    path.write_text(json.dumps(_rounded(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:

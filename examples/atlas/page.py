@@ -23,6 +23,7 @@ from by_language import (
     draw_languages,
     languages_sentence,
     languages_table,
+    length_penalties,
     other_metrics,
     others_table,
     planned,
@@ -334,13 +335,14 @@ def in_both_metrics(table: Callable[[str], Table]) -> str:
 def page(results: Mapping[str, Any]) -> str:
     """The page of the atlas, or of the languages alone where the results are those of other recipes."""
     languages = results["languages"]
-    is_atlas = results.keys() > {"languages"}
+    is_atlas = "multi30k" in results
     titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
     others = others_table(languages, titles[1] if is_atlas else "Other systems")
     parts = {
         "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
         "others": others.render("markdown") if len(planned(languages)) > 1 else "",
         "metrics": other_metrics(languages),
+        "penalties": length_penalties(results.get("length_penalty", {})),
         "where": where(languages),
         "correlations": correlations(languages),
     }

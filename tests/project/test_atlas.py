@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from scipy import stats
+from toy_data import fairseq
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
@@ -26,6 +27,7 @@ ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
 try:
     import by_language
+    import length_penalty
     import measure
     import page
     import word_order
@@ -331,6 +333,37 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     assert all(f"| {name} | {wording.NOT_RUN} |" in text for name in ("there", "back"))
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
+
+
+def test_a_length_penalty_only_orders_the_translations_of_a_beam(toy, trained, tmp_path):
+    """Of each sentence the translation that fairseq finds with another penalty."""
+
+    def generated(penalty, nbest):
+        options = ["--task", "syntax_translation", "--path", trained, "--cpu", "--beam", 4, "--max-len-b", 12]
+        out = fairseq("generate", toy.data, *options, "--lenpen", penalty, "--nbest", nbest)
+        (tmp_path / "out").write_text(out, encoding="utf-8")
+        return tmp_path / "out"
+
+    beams = length_penalty.beams_of(generated(1, nbest=4))
+    found = {penalty: length_penalty.best(beams, penalty) for penalty in (0.0, 1.0, 2.5)}
+    assert found[0.0] != found[2.5]
+    for penalty, lines in found.items():
+        assert lines == measure.read_translations(generated(penalty, nbest=1)).lines
+
+
+def test_where_another_length_penalty_changes_the_sign_of_a_gain():
+    def of(gain, before):
+        penalties = {"plain": {"best": 1.0, "test": [9.0, 10.0]}, "S": {"best": 0.2, "test": [0.0, 10.0 + before]}}
+        row = {"system": "S", "seeds": 1, "gain": [gain, gain - 1, gain + 1], "controls": {}}
+        metrics = {"BLEU": {"scores": {"plain": 10.0, "S": 10.0 + gain}, "signature": "tok:13a", "rows": [row]}}
+        about = {"baseline": "plain", "systems": {"S": []}, "order": None, "seeds": {"plain": 1, "S": 1}}
+        return {**about, "tried": [0.8, 1.0], "penalties": penalties, "metrics": metrics}
+
+    text = by_language.length_penalties({"A": of(0.5, -0.25), "B": of(2.0, 1.5)})
+    assert "the sign of S's gain changes in A" in text and "gains significantly in B" in text
+    assert re.search(r"\| A \| 1 / 0.2 \| 10.00 \| \+0.50 .* \| -0.25 \|", text)
+    assert "changes in no language" in by_language.length_penalties({"A": of(0.5, 0.25), "B": of(-2.0, -1.5)})
+    assert by_language.length_penalties({}) == ""
 
 
 def test_the_detectable_difference_is_the_median_of_the_rows():
