@@ -1,12 +1,13 @@
 """The batches of a training epoch, in an order that a resumed run reproduces.
 
-fairseq's iterator has four shortcomings. It forms the batches by the epoch in which a run was started, so a run
+fairseq's iterator has five shortcomings. It forms the batches by the epoch in which a run was started, so a run
 resumed in epoch 2 has other batches. It treats an update that ends in a filler as a filler, so the other batches of the
-update have no effect. With ``--curriculum``, it never shuffles the batches, unless the run is resumed. And a resumed
-run needs the same number of processes and the same ``--update-freq``. Here, batches are always formed as in epoch 1,
-fillers come first in their update, and a checkpoint records the sentences that were trained on. If a resumed run has
-other batches (``--max-tokens``, ``--batch-size``), another order of them (``--seed``) or other updates
-(``--update-freq``, K, the number of processes), it continues with the remaining sentences.
+update have no effect. With ``--curriculum``, it never shuffles the batches, unless the run is resumed. With
+``--grouped-shuffling``, it drops the last batches, the longest ones, if their number is not a multiple of the number of
+processes. And a resumed run needs the same number of processes and the same ``--update-freq``. Here, batches are always
+formed as in epoch 1, fillers come first in their update, and a checkpoint records the sentences that were trained on.
+If a resumed run has other batches (``--max-tokens``, ``--batch-size``), another order of them (``--seed``) or other
+updates (``--update-freq``, K, the number of processes), it continues with the remaining sentences.
 
 For LaSyn, each group of batches is repeated K times (K optimizer steps per batch, Algorithm 1). A group contains the
 batches of one update (``--update-freq``). Its K visits are ordinary updates of fairseq's trainer, each with its own
@@ -74,13 +75,19 @@ class TrainingBatches(EpochBatchIterator):
 
     @property
     def frozen_batches(self) -> tuple[Any, ...]:
-        """fairseq's batches, in an epoch of which only the rest is trained without sentences already trained on."""
+        """fairseq's batches, in an epoch of which only the rest is trained without sentences already trained on.
+
+        ``--grouped-shuffling`` shuffles groups of one batch per process, and would drop the batches of an incomplete
+        group, so fillers complete it.
+        """
         batches = super().frozen_batches
-        if self._done is None or self._done[0] != self.epoch:
-            return batches
-        done = self._done[1]
-        rest = ([i for i in batch if not done[i]] for batch in batches)
-        return tuple(batch for batch in rest if batch)
+        if self._done is not None and self._done[0] == self.epoch:
+            done = self._done[1]
+            rest = ([i for i in batch if not done[i]] for batch in batches)
+            batches = tuple(batch for batch in rest if batch)
+        if self.grouped_shuffling:
+            batches += (FILLER,) * (-len(batches) % self.num_shards)
+        return batches
 
     def group(self, epoch: int) -> int:
         """The number of batches per update in an epoch (from 1)."""

@@ -84,7 +84,7 @@ def _checked_kind(prefix: str) -> str:
     with open(index_path, "rb") as file:
         head = file.read(_HEAD.size)
     if head.startswith(IndexedDataset._HDR_MAGIC):
-        return "lazy"  # or written as cached, of which fairseq reads no sentence that it was not told to prefetch
+        return "lazy"  # or cached, which is written alike
     size = os.path.getsize(index_path)
     mark, _, code, n = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0)
     if mark != MMapIndexedDataset.Index._HDR_MAGIC or code not in _code_to_dtype or size != _HEAD.size + 12 * n:

@@ -75,6 +75,16 @@ def test_each_update_is_repeated_on_its_own_batches(shards):
     assert [sorted(x) for x in seen] == [sorted([*range(10)] * 3)] * 2  # none more often than another
 
 
+@pytest.mark.parametrize("shards, group, repeats", [(3, 1, 1), (4, 2, 1), (3, 2, 2)])
+def test_grouped_shuffling_leaves_no_batch_out(shards, group, repeats):
+    """fairseq drops the batches that are not one for each process, which are the longest."""
+    itrs = [iterator(repeats, [group], shards, shard, grouped_shuffling=True) for shard in range(shards)]
+    for _ in range(2):
+        epochs = [epoch(itr, group) for itr in itrs]
+        assert len({len(updates) for updates in epochs}) == 1
+        assert sorted(x for updates in epochs for update in updates for x in update) == sorted([*range(10)] * repeats)
+
+
 def stopped_after(updates, itr, group):
     """The updates of an epoch that is stopped, and the iterator's state."""
     reader = GroupedIterator(itr.next_epoch_itr(), group)

@@ -97,7 +97,21 @@ def test_a_store_of_other_sentences_is_found_out(segmented, tmp_path):
     assert check(SyntaxStore(path), Tokens(str(path))) is not None
 
 
-@pytest.mark.parametrize("what", ["head", "deprel", "arc", "arc's label", "pieces", "fewer pieces", "nothing"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "head",
+        "deprel",
+        "arc",
+        "arc's label",
+        "pieces",
+        "fewer pieces",
+        "no piece",
+        "tree_arcs",
+        "piece_arcs",
+        "nothing",
+    ],
+)
 def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_path, what):
     """Their checksums are right: as of another program, or of another version of this one."""
     store, path = SyntaxStore(segmented / VALID), tmp_path / VALID
@@ -107,6 +121,8 @@ def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_pat
     column = {"arc": "arcs", "arc's label": "arcs"}.get(what, "words")
     numbers = list_numbers(chunk, column).copy()
     longest = (numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).argmax()
+    if what == "no piece":  # and as many pieces in the sentence
+        numbers[-2, layout.PIECES] += numbers[-1, layout.PIECES]
     place, number = {
         "head": (layout.HEAD, 40),
         "deprel": (layout.LABELS, len(store.labels["deprel"])),
@@ -114,11 +130,13 @@ def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_pat
         "arc's label": (layout.ARC_LABEL, 1000),
         "pieces": (layout.PIECES, numbers[-1, layout.PIECES] + 1),
         "fewer pieces": (layout.PIECES, numbers[longest, layout.PIECES] - 1),
-        "nothing": (layout.HEAD, numbers[-1, layout.HEAD]),
-    }[what]
+        "no piece": (layout.PIECES, 0),
+    }.get(what, (layout.HEAD, numbers[-1, layout.HEAD]))
     numbers[longest if what == "fewer pieces" else -1, place] = number
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=columns[column].type.value_type)
     columns[column] = pa.ListArray.from_arrays(columns[column].offsets, values, type=columns[column].type)
+    if what in columns:
+        columns[what] = pa.array(columns[what].to_numpy() + np.uint32(1))
     batch = pa.record_batch(list(columns.values()), schema=chunk.schema)
     own = {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "checksums", "checksum"}
     made = {key: value for key, value in store.metadata.items() if key not in own}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
 from pathlib import Path
 
 import kills
 import numpy as np
 import pytest
+import torch
 from data_errors import data_error
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
-from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import IndexedDatasetBuilder, MMapIndexedDataset
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
@@ -166,3 +169,21 @@ def test_a_kill_leaves_no_tokens_with_the_index_of_others(text, tmp_path):
         if not killed:
             break
     assert moment >= 4 and tuple(found) == written(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["lazy", "cached"])
+def test_tokens_of_the_older_kinds_are_read_by_each_process_for_itself(tmp_path, kind):
+    """A data loader's workers share fairseq's open file, and with it the position of the next sentence."""
+    prefix = str(tmp_path / "tokens")
+    builder = IndexedDatasetBuilder(prefix + ".bin")
+    for number in range(5):
+        builder.add_item(torch.full((number + 1,), number))
+    builder.finalize(prefix + ".idx")
+    dataset = data_utils.load_indexed_dataset(prefix, None, kind)
+    assert dataset[3].tolist() == [3] * 4, "without being told to prefetch it"
+    file, two = dataset.data_file, np.empty(2, np.int32)
+    file.seek(4 * 10)
+    os.lseek(file.fileno(), 0, os.SEEK_SET)  # as another process does
+    for _ in range(2):
+        assert file.readinto(two) == 8 and two.tolist() == [5, 5]  # fairseq adds 1
+    assert pickle.loads(pickle.dumps(dataset))[4].tolist() == [4] * 5, "in a worker that was not forked"

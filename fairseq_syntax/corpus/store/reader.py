@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -124,23 +125,41 @@ class SyntaxStore:
         """Check the ranges of all numbers, in case another program wrote the store with valid checksums."""
         for first in range(0, len(self), self._per_chunk):
             ids = np.arange(first, min(first + self._per_chunk, len(self)))
-            flat = self.fetch(ids, arcs=self.has_arcs)
-            of_word = np.arange(len(ids)).repeat(flat.n_words)
-            n_pieces = np.bincount(of_word, flat.pieces, len(ids))
-            # Name, whether each is wrong, and the sentence of each.
-            checks = [("number of pieces", n_pieces != flat.n_pieces, np.arange(len(ids)))]
-            checks += [("head", flat.head >= flat.n_words[of_word], of_word)]
-            checks += [(name, getattr(flat, name) >= len(names), of_word) for name, names in self.labels.items()]
-            if (arcs := flat.arcs) is not None:
-                of_arc = np.arange(len(ids)).repeat(arcs.n_arcs)
-                farthest = np.maximum(arcs.dependent, arcs.head)
-                checks += [("arc", farthest >= flat.n_words[of_arc], of_arc)]
-                checks += [("label of an arc", arcs.label >= len(self.labels["deprel"]), of_arc)]
-            for name, wrong, sentence in checks:
+            for name, wrong, sentence in self._checks(ids):
                 if wrong.any():
                     line = ids[sentence[wrong.argmax()]] + 1
                     raise _damaged(self.path, f"sentence {line}: the {name} is out of range")
             self.release()
+
+    def _checks(self, ids: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Checks of sentences, each of which assumes those before it.
+
+        Yields:
+            the name of the numbers, whether each is wrong, and the place in ``ids`` of the sentence of each
+        """
+        flat, where = self.fetch(ids, arcs=self.has_arcs), self._locate(ids)
+        every = np.arange(len(ids))
+        of_word = every.repeat(flat.n_words)
+        first_word = flat.n_words.cumsum() - flat.n_words
+
+        def total(sentence: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+            return np.bincount(sentence, numbers, len(ids))
+
+        yield "number of pieces", total(of_word, flat.pieces) != flat.n_pieces, every
+        yield "number of pieces of a word", flat.pieces == 0, of_word
+        yield "head", flat.head >= flat.n_words[of_word], of_word
+        for name, names in self.labels.items():
+            yield name, getattr(flat, name) >= len(names), of_word
+        # A device allocates memory by the numbers of arcs between pieces.
+        expanded = flat.pieces * flat.pieces[flat.head + first_word[of_word]]
+        yield "number of tree arcs", total(of_word, expanded) != self._per_sentence("tree_arcs", *where), every
+        if (arcs := flat.arcs) is not None:
+            of_arc = every.repeat(arcs.n_arcs)
+            yield "arc", np.maximum(arcs.dependent, arcs.head) >= flat.n_words[of_arc], of_arc
+            yield "label of an arc", arcs.label >= len(self.labels["deprel"]), of_arc
+            dependent, head = (flat.pieces[word + first_word[of_arc]] for word in (arcs.dependent, arcs.head))
+            counted = self._per_sentence("piece_arcs", *where)
+            yield "number of arcs between pieces", total(of_arc, dependent * head) != counted, every
 
     def release(self) -> None:
         """Release the memory of pages read so far, so that a pass over the whole file needs little memory."""
