@@ -50,7 +50,7 @@ TOKENIZE = Option(
 )
 # For :func:`.named_files.files_of`.
 MODEL = Option("model MODEL[,MODEL…]", "checkpoint or exported folder; commas join an ensemble")
-ONE_MODEL = Option("model MODEL", "checkpoint or exported folder")
+CHECKPOINT = Option("model MODEL", "checkpoint")
 # Languages as in fairseq-preprocess, and the one in the names of files.
 LANGUAGES = (
     Option("-s --source-lang LANG", "the source language", required=True),
@@ -67,7 +67,7 @@ RAY = Option(
 )
 GPUS_PER_WORKER = Option(
     "--gpus-per-worker G",
-    "with --ray: GPUs per worker, such as 1 or 0.5 (default: 1 with --device cuda, otherwise none)",
+    "with --ray: GPUs per worker, such as 1 or 0.5 (default: 1 if the device is cuda, otherwise none)",
     type=real(0.0, 1e3),
 )
 PROCESSES = Option("--workers", "number of processes", type=positive, default=1)
@@ -90,16 +90,19 @@ TRANSLATIONS = (
 )
 
 
-def models(more: str = "", *, required: bool = True, several: bool = True) -> Option:
+def models(
+    more: str = "", *, required: bool = True, several: bool = True, kinds: str = "checkpoints or exported folders"
+) -> Option:
     """The arguments ``MODEL …``, for :func:`.named_files.systems_by_name`.
 
     Args:
         more: appended to the help text
         several: whether each may be an ensemble
+        kinds: what they may be
     """
     metavar = "[NAME=]MODEL[,MODEL…]" if several else "[NAME=]MODEL"
     ensemble = "commas join an ensemble" if several else ""
-    help = ["checkpoints or exported folders, named after their folders by default", ensemble, more]
+    help = [f"{kinds}, named after their folders by default", ensemble, more]
     count = {**SEVERAL, "nargs": "+" if required else "*"}
     return Option("model", "; ".join(filter(None, help)), **count, metavar=metavar)
 

@@ -16,7 +16,6 @@ from fairseq_syntax.cli.arguments import (
     BEAM,
     DATA,
     DEVICE,
-    MODEL,
     OUTPUT_FOLDER,
     SEED,
     SEVERAL,
@@ -34,7 +33,7 @@ from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
 from fairseq_syntax.runtime.named_files import files_of
 
 ARGUMENTS = [
-    MODEL,
+    Option("model MODEL[,MODEL…]", "checkpoint; commas join an ensemble"),
     DATA,
     Option("--split NAME", "split whose sentences are translated", default="test"),
     sentences("--random of them"),

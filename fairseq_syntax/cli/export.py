@@ -10,13 +10,13 @@ models that are plain Transformers at inference; label embeddings become source 
 from argparse import Namespace
 from shlex import quote
 
-from fairseq_syntax.cli.arguments import DATA, ONE_MODEL, OUTPUT_FOLDER
+from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, OUTPUT_FOLDER
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 
 ARGUMENTS = [
-    ONE_MODEL,
+    CHECKPOINT,
     Option("--to", "target format", choices=TO, required=True),
     OUTPUT_FOLDER,
     Option("--quantization", "quantization of CTranslate2's weights (default: none, float32)", choices=QUANTIZATIONS),

@@ -100,7 +100,11 @@ ARGUMENTS = [
         WORKERS,
         RAY,
         GPUS_PER_WORKER,
-        Option("--threads", "torch threads per worker", type=positive),
+        Option(
+            "--threads",
+            "torch threads per worker (default: the cores, shared by the workers; with --ray, 1)",
+            type=positive,
+        ),
         Option("--part-lines", "lines per part; finished parts survive an interruption", type=positive, default=2000),
         Option("--shard I/N", "parse only part I of N (from 1); use --merge afterwards", type=_shard),
         Flag("--merge", "merge the finished shards without parsing"),

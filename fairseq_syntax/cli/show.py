@@ -19,7 +19,7 @@ from fairseq_syntax.runtime.files import atomic_open, check_output
 from fairseq_syntax.runtime.named_files import file_by_name, model_name
 
 ARGUMENTS = [
-    models(several=False),
+    models(several=False, kinds="checkpoints"),
     Option("--data DIR", "the binarized data", required=True),
     Option("--output FILE", "FILE.html, FILE.png, FILE.svg or FILE.pdf", required=True),
     Option("--split NAME", "split of the data", default="valid"),

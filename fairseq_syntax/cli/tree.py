@@ -1,7 +1,7 @@
 """Write the trees that a model predicts.
 
-These are the trees of the model's parent head (supervised_heads or lisa in its encoder) as CoNLL-U. The input is raw
-text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
+These are the trees of the model's parent head (supervised_heads, lisa or dbsa in its encoder) as CoNLL-U. The input is
+raw text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
 
     fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu
 """
@@ -13,7 +13,7 @@ from itertools import islice
 from shlex import quote
 from typing import Any
 
-from fairseq_syntax.cli.arguments import DATA, DEVICE, ONE_MODEL, positive, probability
+from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, positive, probability
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
 from fairseq_syntax.cli.options import is_stream, opened, read_sentences, refuse
 from fairseq_syntax.cli.parse import parser_options, tokenizer
@@ -23,7 +23,7 @@ from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import check_output
 
 ARGUMENTS = [
-    ONE_MODEL,
+    CHECKPOINT,
     DATA,
     Option("--input FILE", "text or .conllu, may be .gz (default: text on stdin)", default="-"),
     Option("--output FILE", "CoNLL-U file to write (default: stdout)", default="-"),

@@ -78,3 +78,21 @@ def test_files_that_prose_names_are_there() -> None:
     found = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "siblings" not in name}
     assert len(found) > 50
     assert sorted(name for name in found if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.checkout
+def test_the_first_recipe_compares_models_of_one_size() -> None:
+    """The README shows that of ``examples/first.yaml``; its systems differ from the plain model in syntax alone."""
+    import yaml
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    import fairseq_syntax
+
+    fairseq_syntax.register()
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    recipe = yaml.safe_load((ROOT / "examples/first.yaml").read_text("utf-8"))
+    assert yaml.safe_load(shown) == recipe
+    plain, *others = (argparse.Namespace() for _ in recipe["systems"])
+    for sizes, system in zip((plain, *others), recipe["systems"].values(), strict=True):
+        ARCH_CONFIG_REGISTRY[system["arch"]](sizes)
+    assert others and all(vars(plain).items() <= vars(of_system).items() for of_system in others)
