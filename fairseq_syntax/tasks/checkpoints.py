@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_syntax.data.directory import DataDirectory, dictionary_path, segmentation_path
+from fairseq_syntax.data.directory import DataDirectory, segmentation_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
@@ -89,28 +89,13 @@ class Vocabularies:
         self.check(recorded, hint)
         self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
-    def check_directory(self, directory: DataDirectory, side: str, symbols: list[str] | None) -> None:
-        """Check that another directory of training data has the same dictionary and segmentation.
-
-        Args:
-            symbols: those of its dictionary; None if it has none
-
-        Raises:
-            SyntaxDataError: they differ
-        """
-        lang = directory.langs[side]
-        if symbols is not None and fingerprint(symbols) != self._dictionaries[side]:
+    def check_directory(self, side: str, symbols: list[str], path: str) -> None:
+        """Check that another directory of training data has the same dictionary. Raises SyntaxDataError."""
+        if fingerprint(symbols) != self._dictionaries[side]:
             raise SyntaxDataError(
                 "differs from the dictionary of the first directory: its ids would stand for other pieces",
-                path=dictionary_path(directory.path, lang),
+                path=path,
                 hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
-            )
-        first, here = self._directory.segmenter(side), directory.segmenter(side)
-        if first is not None and here is not None and first.note != here.note:
-            raise SyntaxDataError(
-                "is another model than that of the first directory, or cuts into words otherwise",
-                path=segmentation_path(directory.path, lang),
-                hint=f"cut the text again: fairseq-syntax segment --model {self._segmentation_path(side)}",
             )
 
     def segmenter(self, side: str) -> Segmenter | None:

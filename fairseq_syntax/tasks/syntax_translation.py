@@ -131,10 +131,10 @@ class SyntaxTranslationTask(TranslationTask):
             if split in splits:
                 hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; without the option, fairseq sees its kind"
             raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
-        for side, lang in directory.langs.items() if directory.path != self.data_dir else ():
+        for side, lang in directory.langs.items():
             path = dictionary_path(directory.path, lang)
-            symbols = self.load_dictionary(path).symbols if os.path.exists(path) else None
-            self._vocabularies.check_directory(directory, side, symbols)
+            if directory.path != self.data_dir and os.path.exists(path):
+                self._vocabularies.check_directory(side, self.load_dictionary(path).symbols, path)
         dataset = self.datasets[split]
         syntax = {
             f"{side}_syntax": self._side_syntax(side, tokens, directory, split, checksums)

@@ -143,22 +143,6 @@ def test_two_updates_on_two_shards_that_were_made_apart(segmented, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_shard_that_was_cut_by_a_model_of_its_own_is_refused(segmented, tmp_path):
-    """The dictionary of both shards has the pieces of both models, so that all ids are known."""
-    shutil.copytree(segmented / "0", tmp_path / "seg" / "0")
-    shutil.copytree(segmented / "1", tmp_path / "seg" / "1")
-    text = tmp_path / "train.de"
-    shutil.copy(segmented.parent / "1" / "train.de", text)
-    argv = ["--lang", "de", "--input", str(text), "--output", str(tmp_path / "seg" / "1"), "--overwrite"]
-    assert main(["segment", *argv, "--train", "subword_nmt", "--vocab-size", "45"]) == 0
-    inventory(tmp_path / "seg", tmp_path / "common", "0", "1")
-    for name in ("0", "1"):
-        binarize(tmp_path / "seg" / name, tmp_path / name, *given(tmp_path / "common"))
-    with data_error(path="segmentation.de.json"):
-        toy_data.train(f"{tmp_path / '0'}:{tmp_path / '1'}", tmp_path / "model", max_tokens=4000)
-
-
-@pytest.mark.slow
 def test_given_labels_do_not_say_how_the_text_was_parsed(segmented, tmp_path):
     """Directories of control parses with the labels of real ones; what is added later does not change what is said."""
     names = {}
