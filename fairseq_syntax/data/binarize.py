@@ -23,7 +23,13 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
-from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, segmentation_path, tokens_fingerprint
+from fairseq_syntax.data.directory import (
+    check_same_segmentation,
+    file_fingerprint,
+    segmentation_of,
+    segmentation_path,
+    tokens_fingerprint,
+)
 from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
@@ -256,11 +262,8 @@ def check_segmentation(tokens: Sequence[str], lang: str, data_dir: str | None = 
     if segmenter is None:
         return
     about, here = segmentation_path(folder, lang), segmenter.note
-    of_data = segmentation_of(data_dir, lang) if data_dir else None
-    if data_dir and of_data is not None and of_data.note != here:
-        message = f"is another model than that of the data in {data_dir}, or cut into words otherwise"
-        hint = f"cut the text again: fairseq-syntax segment --model {segmentation_path(data_dir, lang)}"
-        raise SyntaxDataError(message, path=about, hint=hint)
+    if data_dir:
+        check_same_segmentation(folder, data_dir, lang)
     for path in tokens:
         if (made := read_record(path)) is None:
             continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, tokens_prefix
 from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256
 from fairseq_syntax.runtime.manifest import Manifest, file_checksum
 
@@ -34,6 +35,19 @@ def segmentation_of(directory: str | os.PathLike[str], lang: str) -> Segmenter |
 
     path = segmentation_path(directory, lang)
     return load_segmenter(path) if os.path.exists(path) else None
+
+
+def check_same_segmentation(directory: str | os.PathLike[str], first: str | os.PathLike[str], lang: str) -> None:
+    """Check that a directory has the segmentation of the first one of a model's data, if both have one.
+
+    Raises:
+        SyntaxDataError: it has another one, so raw text would be segmented differently from its text
+    """
+    segmenter, of_first = segmentation_of(directory, lang), segmentation_of(first, lang)
+    if segmenter is not None and of_first is not None and segmenter.note != of_first.note:
+        message = f"is another model than that of the data in {os.fspath(first)}, or cut into words otherwise"
+        hint = f"cut the text again: fairseq-syntax segment --model {segmentation_path(first, lang)}"
+        raise SyntaxDataError(message, path=segmentation_path(directory, lang), hint=hint)
 
 
 def folder_and_language(prefix: str) -> tuple[str, str]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_syntax.data.directory import DataDirectory, segmentation_path
+from fairseq_syntax.data.directory import (
+    DataDirectory,
+    check_same_segmentation,
+    dictionary_path,
+    segmentation_path,
+)
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
@@ -89,14 +96,21 @@ class Vocabularies:
         self.check(recorded, hint)
         self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
-    def check_directory(self, side: str, symbols: list[str], path: str) -> None:
-        """Check that another directory of training data has the same dictionary. Raises SyntaxDataError."""
-        if fingerprint(symbols) != self._dictionaries[side]:
-            raise SyntaxDataError(
-                "differs from the dictionary of the first directory: its ids would stand for other pieces",
-                path=path,
-                hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
-            )
+    def check_directory(self, directory: DataDirectory) -> None:
+        """Check that another directory of training data has the same dictionaries and segmentations, if it has any.
+
+        Raises:
+            SyntaxDataError: a dictionary or segmentation differs
+        """
+        for side, lang in directory.langs.items():
+            path = dictionary_path(directory.path, lang)
+            if os.path.exists(path) and fingerprint(Dictionary.load(path).symbols) != self._dictionaries[side]:
+                raise SyntaxDataError(
+                    "differs from the dictionary of the first directory: its ids would stand for other pieces",
+                    path=path,
+                    hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
+                )
+            check_same_segmentation(directory.path, self._directory.path, lang)
 
     def segmenter(self, side: str) -> Segmenter | None:
         """The segmentation of a side; None if there is none, an error if a loaded model was trained on its pieces."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
-from fairseq_syntax.data.directory import DataDirectory, dictionary_path, language_pair
+from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
@@ -131,10 +131,8 @@ class SyntaxTranslationTask(TranslationTask):
             if split in splits:
                 hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; without the option, fairseq sees its kind"
             raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
-        for side, lang in directory.langs.items():
-            path = dictionary_path(directory.path, lang)
-            if directory.path != self.data_dir and os.path.exists(path):
-                self._vocabularies.check_directory(side, self.load_dictionary(path).symbols, path)
+        if directory.path != self.data_dir:
+            self._vocabularies.check_directory(directory)
         dataset = self.datasets[split]
         syntax = {
             f"{side}_syntax": self._side_syntax(side, tokens, directory, split, checksums)

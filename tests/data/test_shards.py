@@ -165,3 +165,18 @@ def test_given_labels_do_not_say_how_the_text_was_parsed(segmented, tmp_path):
     added = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--destdir", tmp_path / "1", "--workers", 1]
     toy_data.fairseq("preprocess", *added, "--testpref", names["0"] / "train", *given(tmp_path / "common"))
     assert said(tmp_path / "1") == ["random"]
+
+
+@pytest.mark.slow
+def test_a_shard_of_another_segmentation_is_refused(segmented, tmp_path):
+    """A model remembers one segmentation, by which it would cut raw text, and not as in the other directory."""
+    argv = ["--lang", "de", "--input", f"{segmented}/1/train.de", "--output", f"{tmp_path}/1"]
+    assert main(["segment", *argv, "--train", "subword_nmt", "--vocab-size", "40"]) == 0
+    for name in ("train.en", "train.en.conllu", "segmentation.en.json", "segmentation.en.model"):
+        shutil.copy(segmented / "1" / name, tmp_path / "1")
+    shutil.copytree(segmented / "0", tmp_path / "0")
+    inventory(tmp_path, tmp_path / "common", "0", "1")
+    for name in ("0", "1"):
+        binarize(tmp_path / name, tmp_path / f"bin{name}", *given(tmp_path / "common"))
+    with data_error(f"{tmp_path}/bin0", path=f"{tmp_path}/bin1/segmentation.de.json"):
+        toy_data.train(f"{tmp_path / 'bin0'}:{tmp_path / 'bin1'}", tmp_path / "model", max_tokens=4000)
