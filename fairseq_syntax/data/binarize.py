@@ -249,7 +249,7 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
 
 
 def check_segmentation(tokens: Sequence[str], lang: str, data_dir: str | None = None) -> None:
-    """Check that all files of pieces were segmented by the same model, if this is recorded.
+    """Check that all files of pieces were segmented by the same model, if they or their folders record it.
 
     Args:
         data_dir: the data directory to which they are added, if it has the training data already
@@ -265,7 +265,8 @@ def check_segmentation(tokens: Sequence[str], lang: str, data_dir: str | None = 
     if data_dir:
         check_same_segmentation(folder, data_dir, lang)
     for path in tokens:
-        if (made := read_record(path)) is None:
+        if (made := read_record(path)) is None:  # a copy without hidden files
+            check_same_segmentation(os.path.dirname(path) or ".", folder, lang)
             continue
         if made["outputs"] is None:
             message = "was not finished when segment was interrupted"

@@ -519,6 +519,12 @@ def test_a_split_of_another_segmentation_is_not_added(toy, tmp_path):
         path="segmentation.de.json",
     )
     assert (data / "segmentation.de.json").read_bytes() == before
+    for copied in (False, True):  # a copy of the files that are seen does not say by what each was cut
+        if copied:
+            for record in other.glob(".*.made.json"):
+                record.unlink()
+        with data_error(path=("segmentation.de.json" if copied else "test.de")):
+            preprocess(toy.segmented, tmp_path / "new", "--testpref", other / "test")
 
 
 def test_words_that_are_not_split(tmp_path):
