@@ -7,6 +7,7 @@ that belong to no group; labels that are not listed are unknown and are reported
 
 from __future__ import annotations
 
+import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -148,7 +149,8 @@ def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
     groups: dict[str, list[str]] = {}
     left_out: list[str] = []
     line_of: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines, since other line breaks of Unicode may occur in a comment.
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
         line = line.partition("#")[0].strip()
         if not line:
             continue

@@ -51,6 +51,10 @@ def test_file(tmp_path):
     assert (again.names, again.members, again.left_out) == (groups.names, groups.members, groups.left_out)
     path.write_text("\ufeffsubject: nsubj\r\n", encoding="utf-8")
     assert read_label_groups(str(path)).names == ("subject",)
+    path.write_text("subject: nsubj  # or\u2028object: obj\n", encoding="utf-8")
+    assert read_label_groups(str(path)).names == ("subject",)
+    path.write_bytes(b"subject: nsubj\robject: obj\r")
+    assert read_label_groups(str(path)).names == ("subject", "object")
 
 
 @pytest.mark.parametrize(
