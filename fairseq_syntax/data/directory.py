@@ -55,6 +55,11 @@ def folder_and_language(prefix: str) -> tuple[str, str]:
     return os.path.dirname(prefix) or ".", prefix.rpartition(".")[2]
 
 
+def _has_tokens(prefix: str) -> bool:
+    """Whether there is a token dataset, of numbers or text (``--dataset-impl raw``)."""
+    return os.path.exists(f"{prefix}.idx") or os.path.exists(prefix)
+
+
 def language_files(lang: str) -> tuple[str, ...]:
     """The files of a language that all splits share: dictionary, labels and segmentation."""
     model = f"segmentation.{lang}.model"
@@ -116,8 +121,9 @@ class DataDirectory:
     def splits(self) -> list[str]:
         """The names of the splits with token datasets."""
         source, target = self.langs.values()
-        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
-        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
+        names = (path.name.removesuffix(".idx").split(".") for path in Path(self.path).glob("*.*-*.*"))
+        pairs, langs = (f"{source}-{target}", f"{target}-{source}"), ([source], [target])
+        return sorted({name for name, pair, *lang in names if pair in pairs and lang in langs})
 
     def prefix(self, split: str, side: str) -> str:
         """The path of a side of a split without its suffix; as in fairseq, also in data of the opposite direction."""
@@ -125,7 +131,7 @@ class DataDirectory:
         straight, reverse = (
             tokens_prefix(self.path, split, *pair, lang) for pair in ((source, target), (target, source))
         )
-        return reverse if os.path.exists(f"{reverse}.idx") and not os.path.exists(f"{straight}.idx") else straight
+        return reverse if _has_tokens(reverse) and not _has_tokens(straight) else straight
 
     def store_path(self, split: str, side: str) -> str:
         """The store of a side of a split."""

@@ -129,7 +129,9 @@ class SyntaxTranslationTask(TranslationTask):
             splits = directory.splits()
             hint = f"the folder has these splits: {', '.join(splits) or 'none'}"
             if split in splits:
-                hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; without the option, fairseq sees its kind"
+                is_text = os.path.exists(directory.prefix(split, "source"))
+                rest = "give raw, as it is text" if is_text else "without the option, fairseq sees its kind"
+                hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}: {rest}"
             raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
         if directory.path != self.data_dir:
             self._vocabularies.check_directory(directory)

@@ -8,6 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import toy_data
+from data_errors import data_error
 from fairseq import tasks
 
 from fairseq_syntax.cli import main as command
@@ -124,3 +126,19 @@ def test_files_that_have_just_been_written_are_compared_again(toy, tmp_path, mon
     monkeypatch.setattr(manifest, "_SETTLED", 10**15)
     load(data)
     assert not (data / manifest.COMPARED).exists()
+
+
+def test_tokens_that_are_text_are_found_also_for_the_other_direction(toy, tmp_path):
+    """``--dataset-impl raw`` has no index."""
+    options = ["--task", "syntax_translation", "-s", "de", "-t", "en", "--dataset-impl", "raw", "--workers", 1]
+    splits = [part for split in ("train", "valid") for part in (f"--{split}pref", toy.segmented / split)]
+    toy_data.fairseq("preprocess", *options, *splits, "--destdir", tmp_path)
+    values = {"source_lang": "en", "target_lang": "de", "train_subset": "train", "data": str(tmp_path)}
+    task = tasks.setup_task(Namespace(task="syntax_translation", **values, dataset_impl="raw"))
+    task.add_need("source", frozenset({"tree"}))
+    task.load_dataset("train", combine=True)
+    assert task.datasets["train"].source_syntax is not None
+    for split, impl, names in (("tarin", "raw", ["train, valid"]), ("train", None, ["raw"])):
+        task = tasks.setup_task(Namespace(task="syntax_translation", **values, dataset_impl=impl))
+        with data_error(*names, path=tmp_path):
+            task.load_dataset(split)
