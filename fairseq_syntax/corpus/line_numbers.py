@@ -157,4 +157,4 @@ def is_line_comment(row: str) -> bool:
 @lru_cache(maxsize=1000)  # the heads of most sentences
 def natural(text: str) -> int | None:
     """The number written in plain digits, or None; ``int`` would also accept '+1', '1_0' and ' 1'."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None

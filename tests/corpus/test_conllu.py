@@ -26,6 +26,7 @@ from fairseq_syntax.corpus.conllu import (
     write_conllu,
 )
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
+from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.parsed_line import check_parse, cycle_through
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
@@ -214,6 +215,13 @@ def test_cycles_against_walks(n, rng):
         while word != found and seen <= n:
             word, seen = heads[word], seen + 1
         assert word == found and heads[found] != found
+
+
+@pytest.mark.parametrize("n", [10**9 - 1, 10**9, 10**12])
+def test_the_lines_of_the_largest_texts_have_numbers(n):
+    """What ``parse`` writes as the header of a text of so many lines is read."""
+    text = header(n) + f"# line = {n}\n" + rows(0)
+    assert [line.line_number for line in read(text, n_lines=n, empty=False)] == [n - 1]
 
 
 @pytest.mark.parametrize("comment", ["# line = 999999999", "# lines = 999999999\n# line = 1"])
