@@ -157,7 +157,7 @@ class DataDirectory:
             SyntaxDataError: a file is missing, damaged or has been replaced
         """
         self.check_language_files()
-        tokens = [name for name in self._manifest.files if name.endswith((".bin", ".idx"))]
+        tokens = [name for name in self._manifest.files if not name.endswith(STORE_SUFFIX)]
         for pair in (self.langs.values(), reversed(self.langs.values())):  # as in fairseq
             pattern = split_files(split, *pair, combine=combine)
             if names := list(filter(pattern.match, tokens)):

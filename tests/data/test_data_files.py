@@ -128,7 +128,7 @@ def test_files_that_have_just_been_written_are_compared_again(toy, tmp_path, mon
     assert not (data / manifest.COMPARED).exists()
 
 
-def test_tokens_that_are_text_are_found_also_for_the_other_direction(toy, tmp_path):
+def test_tokens_that_are_text_are_found_and_compared_also_for_the_other_direction(toy, tmp_path):
     """``--dataset-impl raw`` has no index."""
     options = ["--task", "syntax_translation", "-s", "de", "-t", "en", "--dataset-impl", "raw", "--workers", 1]
     splits = [part for split in ("train", "valid") for part in (f"--{split}pref", toy.segmented / split)]
@@ -142,3 +142,7 @@ def test_tokens_that_are_text_are_found_also_for_the_other_direction(toy, tmp_pa
         task = tasks.setup_task(Namespace(task="syntax_translation", **values, dataset_impl=impl))
         with data_error(*names, path=tmp_path):
             task.load_dataset(split)
+    swap_lines(tmp_path / "train.de-en.en")
+    task = tasks.setup_task(Namespace(task="syntax_translation", **values, dataset_impl="raw"))
+    with data_error(path="train.de-en.en"):
+        task.load_dataset("train", combine=True)
