@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import yaml
+from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_syntax.lab.recipes.layout import located
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -16,6 +20,7 @@ from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "compose.yaml"]  # that is of Docker
+FIRST = EXAMPLES / "first.yaml"
 KEPT = [path for path in RECIPES if path.with_suffix(".jsonl.gz").exists()]
 
 
@@ -38,6 +43,22 @@ def test_every_recipe_is_one_and_has_stages(path):
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(outputs) == len(set(outputs)), "no two stages make one file"
     assert {stage.kind for stage in stages} >= {"corpus", "filter", "pieces", "binarize", "train", "translate"}
+
+
+@pytest.mark.checkout
+def test_the_recipe_of_the_readme_compares_models_of_one_size():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", (EXAMPLES.parent / "README.md").read_text("utf-8"), re.M | re.S)
+    shown = yaml.safe_load(block)
+    assert shown == yaml.safe_load(FIRST.read_text("utf-8"))
+    assert not set(shown) & {"size", "options"}, "the architectures alone decide"
+    sides = ("encoder", "decoder")
+    names = [f"{side}_{name}" for side in sides for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+    sizes = set()
+    for system in shown["systems"].values():
+        options = Namespace()
+        ARCH_CONFIG_REGISTRY[system["arch"]](options)
+        sizes.add(tuple(getattr(options, name) for name in names))
+    assert len(sizes) == 1
 
 
 @pytest.mark.checkout
