@@ -1,7 +1,7 @@
 """Write the trees that a model predicts.
 
-These are the trees of the model's parent head (supervised_heads or lisa in its encoder) as CoNLL-U. The input is raw
-text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
+These are the trees of the model's parent head (supervised_heads, lisa or dbsa in its encoder) as CoNLL-U. The input is
+raw text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
 
     fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu
 """

@@ -93,8 +93,7 @@ def check_criterion(criterion: Any, model: Any) -> None:
         raise SyntaxDataError(
             f"omits losses of the model: {', '.join(losses)}",
             option="--criterion",
-            hint="use supervised_head, which is label-smoothed cross entropy with these losses, or turn them off "
-            "(weight 0)",
+            hint="use supervised_head, which is label-smoothed cross entropy with these losses",
         )
     if getattr(criterion, "rdrop_alpha", 0) > 0 and getattr(model, "training_needs", None):
         raise SyntaxDataError(

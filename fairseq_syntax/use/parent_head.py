@@ -1,4 +1,4 @@
-"""Dependency trees from a translation model's parent head (``supervised_heads`` or ``lisa`` in the encoder).
+"""Dependency trees from a translation model's parent head (``supervised_heads``, ``lisa`` or ``dbsa`` in the encoder).
 
 The head gives every word a distribution over parents; a root is its own parent (Wang et al. 2019, section 4.5). The
 most probable parents need not form a tree, so the best tree is found by the Chu-Liu/Edmonds algorithm, in Stanza's
@@ -134,7 +134,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
     if system is not None and system not in places:
         raise SyntaxDataError(f"the model's encoder has no {system} with a parent head", option="--system")
     if not places:
-        hint = "train one with --encoder-syntax supervised_heads or lisa"
+        hint = "train one with --encoder-syntax supervised_heads, lisa or dbsa (without --dbsa-chain)"
         raise SyntaxDataError("the model has no head that predicts parents", hint=hint)
     if model.inference_needs:
         raise SyntaxDataError(
