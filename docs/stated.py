@@ -76,7 +76,7 @@ def stated() -> dict[str, list[str]]:
         f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow "
         f"{best('sennrich_haddow')} %",
         f"GCN resolves {exact('GCN')} % of the toy corpus's attachments",
-        f"nearly every one with all three seeds, DLAA {_over_seeds('DLAA')} and SE-NMT "
+        f"nearly every attachment with all three seeds, DLAA {_over_seeds('DLAA')} and SE-NMT "
         f"{_over_seeds('SE-NMT')}, depending on the seed",
         f"SDRNMT-2 has the highest scores on Multi30k, {best_lstm} BLEU above the plain LSTM",
         f"otherwise it is {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind on 2016",
@@ -121,10 +121,10 @@ def _languages() -> list[str]:
         above += bleu["controls"]["random"]["syntax"][1] > 0
         below += bleu["controls"]["linear"]["syntax"][2] < 0
     return [
-        f"into {numbers[len(languages)]} languages, supervised heads gain significantly in {numbers[gaining]} in BLEU, "
-        f"and lose significantly in {numbers[losing]} in chrF. In BLEU, they score significantly higher with the parse "
-        f"than with random trees in {numbers[above]}, but significantly lower than with chains, in which every word "
-        f"attaches to the preceding word, in {numbers[below]}",
+        f"into {numbers[len(languages)]} languages, supervised heads gain significantly in {numbers[gaining]} "
+        f"languages in BLEU, and lose significantly in {numbers[losing]} in chrF. By BLEU, the parse is significantly "
+        f"better than random trees in {numbers[above]} languages, but significantly worse than chains, in which every "
+        f"word attaches to the preceding word, in {numbers[below]}",
     ]
 
 

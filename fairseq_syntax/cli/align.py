@@ -1,8 +1,8 @@
 r"""Align words by a model's attention.
 
-Write one line of links such as 0-0 2-1 for each sentence and its translation. With --choose, try every head of every
-layer on these pairs instead, and save the best head next to the checkpoint, where translate --alignments, align and
-export find it.
+Write one line of links such as 0-0 2-1 for each sentence and its translation. With --choose, try every head and the
+mean of every layer on these pairs instead, and save the best next to the checkpoint, where translate --alignments,
+align and export find it.
 
     fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
         --output test.align

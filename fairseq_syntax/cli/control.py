@@ -9,14 +9,14 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from fairseq_syntax.cli.arguments import SEED
+from fairseq_syntax.cli.arguments import SEED, probability
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.header import controls, header, parsed_with
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.controls import CONTROLS, Control
-from fairseq_syntax.runtime.bounds import real, whole
+from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, errors_in, make_folder
 
@@ -25,7 +25,7 @@ ARGUMENTS = [
     Option("--input FILE", "CoNLL-U parse; may be .gz", required=True),
     Option("--output FILE", "the control parse", required=True),
     SEED,
-    Option("--wrong-arcs P", "for damaged: the share of arcs to replace", type=real(0.0, 1.0)),
+    Option("--wrong-arcs P", "for damaged: the share of arcs to replace", type=probability),
     Option("--block", "for shuffled: lines within which trees are moved", type=whole(2), default=50_000),
 ]
 COMMAND = Command(__doc__, "research", ARGUMENTS, step=1)

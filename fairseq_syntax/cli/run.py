@@ -44,7 +44,7 @@ ARGUMENTS = [
         Flag("--status", "show which steps are done, to do, or pending on an earlier one, and run nothing"),
         Flag("--report", "write the report from existing results, and run nothing"),
     ),
-    Flag("--smoke", "run a version shrunk to seconds, with a parser that needs no models, in FOLDER-smoke"),
+    Flag("--smoke", "run a small version, in a minute or two and with a parser that needs no models, in FOLDER-smoke"),
     Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
     Option("--model-dir DIR", "models of the source parser (parse.source.models)"),
     Option("--output DIR", "result folder (folder); with --smoke, DIR-smoke"),
