@@ -152,17 +152,18 @@ def length_penalties(tuned: Mapping[str, Any]) -> str:
     (system, controls), *_ = planned(tuned).items()
     rows, changed = [], []
     for lang, of in tuned.items():
-        penalties, usual = of["penalties"], of["tried"].index(1.0)
-        before = penalties[system]["test"][usual] - penalties[of["baseline"]]["test"][usual]
+        penalties, at = of["penalties"], of["tried"].index(of["usual"])
+        before = penalties[system]["test"][at] - penalties[of["baseline"]]["test"][at]
         names = (of["baseline"], system, *(f"{system}.{control}" for control in controls))
         best = [f"{penalties[name]['best']:g}" for name in names]
         rows.append([lang, " / ".join(best), plain_score(of), *gains_of(of, system, controls), f"{before:+.2f}"])
         if before * row_of(of["metrics"]["BLEU"]["rows"], system)["gain"][0] < 0:
             changed.append(lang)
     tried, one = next(iter(tuned.values()))["tried"], shown(system)
+    usual = listed(sorted({f"{of['usual']:g}" for of in tuned.values()}))
     counts = {count for of in tuned.values() for count in of["seeds"].values()}
     text = (
-        f"All other tables have fairseq's length penalty of 1. With the penalty that is best for each system on the "
+        f"All other tables have a length penalty of {usual}. With the penalty that is best for each system on the "
         f"validation set ({seeds_of(max(counts))}), the sign of {one}'s gain changes in "
         f"{named(changed, tuned) if changed else 'no language'}: it "
         f"{where_significant(tuned, 'BLEU') or 'gains nowhere significantly'}."
@@ -170,9 +171,8 @@ def length_penalties(tuned: Mapping[str, Any]) -> str:
     if differences := against_controls(tuned, system):
         text += f" With the parse, it is {differences}."
     heading = " / ".join(["plain", one, *(f"*{control}*" for control in controls)])
-    head = ["language", f"penalty: {heading}", "plain", *gains_head(system, controls), "gain with 1"]
-    steps = f"tried: {tried[0]:g} to {tried[-1]:g} in steps of {tried[1] - tried[0]:g}"
-    notes = [steps, "BLEU and intervals as in the table of all seeds"]
+    head = ["language", f"penalty: {heading}", "plain", *gains_head(system, controls), f"gain with {usual}"]
+    notes = [f"tried: {tried[0]:g}, {tried[1]:g}, …, {tried[-1]:g}", "BLEU and intervals as in the table of all seeds"]
     return f"{text}\n\n{folded('With the best length penalty', Table('', head, rows, notes))}"
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +20,17 @@ from typing import Any
 
 from measure import HERE, LANGUAGES, plan, planned, scored, scorers, text_of, write
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.runner import environment
-from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
+from fairseq_syntax.lab.recipes.runner import Runner, environment
+from fairseq_syntax.lab.recipes.schema import Variant
+from fairseq_syntax.lab.recipes.stages import Command, Stage, options
+from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.runtime.workers import cores
 
 PENALTIES = tuple(number / 5 for number in range(16))  # 0 to 3
-USUAL = 1.0  # fairseq's default
+FAIRSEQ_BEAM = 5  # where a recipe does not say otherwise
 
 
 @dataclass(frozen=True)
@@ -50,28 +52,23 @@ class Hypothesis:
         return self.score * self.length ** (1 - penalty)
 
 
-def translated(of: Plan, run: Run, subset: str) -> list[list[Hypothesis]]:
-    """All translations of the beam for each sentence of ``valid`` or ``test``, by fairseq-generate if need be."""
-    path = of.folder / "outputs" / "nbest" / f"{subset}.{run.system}.{run.seed}.out"
-    if not path.exists():
-        words = of.translations(run)[0].commands[0].arguments()
-        words[words.index("--gen-subset") + 1] = subset
-        words += ["--nbest", words[words.index("--beam") + 1], "--lenpen", str(USUAL)]
-        make_folder(path.parent)
-        with atomic_open(path) as file:
-            subprocess.run(
-                words, stdout=file, check=True, env=os.environ | environment(of.recipe.threads, of.recipe.env)
-            )
-    return beams_of(path)
+def stage(of: Plan, run: Run, subset: str) -> Stage:
+    """The stage that translates ``valid`` or ``test``, with all translations of the beam."""
+    (test, *_), search = of.translations(run), of.search_options(run, Variant())
+    words = list(test.commands[0].words)
+    words[words.index("--gen-subset") + 1] = subset
+    words += options({"nbest": search.get("beam") or FAIRSEQ_BEAM, "lenpen": 1})
+    made = of.folder / "outputs" / "nbest" / f"{subset}.{run.system}.{run.seed}.out"
+    name, reads = f"nbest {run} {subset}", of.reads(run, subset)
+    return of.stage("translate", name, [Command(words, stdout=made)], [made], reads=reads, run=str(run))
 
 
 def beams_of(path: Path) -> list[list[Hypothesis]]:
     """All translations of each sentence in the output of fairseq-generate with a length penalty of 1."""
     beams: dict[int, list[Hypothesis]] = {}
     score = text = ""
-    for line in read_lines(
-        path
-    ):  # of each translation: H- with the score, D- with the text, P- with the pieces' scores
+    # Of each translation three lines: H- with the score, D- with the text, P- with the scores of the pieces.
+    for line in read_lines(path):
         kind, _, rest = line.partition("\t")
         if kind.startswith("H-"):
             score = rest.partition("\t")[0]
@@ -91,23 +88,34 @@ def tuned(of: Plan, seed: int) -> dict[str, Any]:
     """The scores of the first system, its controls and the baseline, each with its best penalty on the validation set.
 
     Returns:
-        as :func:`measure.language`, and in ``penalties`` for each system the ``best`` one, and BLEU on the validation
-        and the test set with each of those that were ``tried``
+        as :func:`measure.language`, the ``usual`` penalty, and in ``penalties`` for each system the ``best`` one, and
+        BLEU on the validation and the test set with each of those that were ``tried``
+
+    Raises:
+        SyntaxDataError: a translation failed
     """
     baseline, (system, controls) = of.recipe.baseline, next(iter(planned(of).items()))
+    names = (baseline, system, *(f"{system}.{control}" for control in controls))
+    stages = {(name, subset): stage(of, Run(name, seed), subset) for name in names for subset in ("valid", "test")}
+    recipe = of.recipe
+    runner = Runner(of.folder, max(1, cores() // recipe.threads), environment(recipe.threads, recipe.env))
+    if failed := runner.run([*stages.values()]):
+        raise SyntaxDataError(f"failed: {', '.join(failed)}", path=of.path)
+    beams = {key: beams_of(one.outputs[0]) for key, one in stages.items()}
+    usual = float(of.search_options(Run(baseline, seed), Variant()).get("lenpen") or 1)
+    tried = sorted({*PENALTIES, usual})
     valid, *_ = scorers([text_of(of.text("valid", of.langs[1]))], of).values()
     test, *_ = scorers([text_of(path) for path in of.references(of.tests[0])], of).values()
     runs, penalties = {}, {}
-    for name in (baseline, system, *(f"{system}.{control}" for control in controls)):
-        run = Run(name, seed)
-        sentences, tests = translated(of, run, "valid"), translated(of, run, "test")
-        by = {penalty: valid.corpus(best(sentences, penalty)) for penalty in PENALTIES}
-        chosen = max(PENALTIES, key=by.__getitem__)
-        runs[name] = [best(tests, chosen)]
-        scores = [test.corpus(best(tests, penalty)) for penalty in PENALTIES]
-        penalties[name] = {"best": chosen, "valid": list(by.values()), "test": scores}
-        print(f"{of.recipe.name}, {name}: {chosen}", file=sys.stderr)
-    about = {"baseline": baseline, "systems": {system: controls}, "order": None, "tried": list(PENALTIES)}
+    for name in names:
+        scores = {
+            subset: [scorer.corpus(best(beams[name, subset], penalty)) for penalty in tried]
+            for subset, scorer in (("valid", valid), ("test", test))
+        }
+        chosen = tried[scores["valid"].index(max(scores["valid"]))]
+        runs[name] = [best(beams[name, "test"], chosen)]
+        penalties[name] = {"best": chosen, **scores}
+    about = {"baseline": baseline, "systems": {system: controls}, "order": None, "tried": tried, "usual": usual}
     return {**about, **scored(of, runs), "penalties": penalties}
 
 
@@ -118,7 +126,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=3, help="of the models (default: 3)")
     args = parser.parse_args()
     results: Mapping[str, Any] = json.loads(args.results.read_text(encoding="utf-8"))
-    found = {of.recipe.name: tuned(of, args.seed) for of in map(plan, args.recipes or LANGUAGES)}
+    try:
+        found = {of.recipe.name: tuned(of, args.seed) for of in map(plan, args.recipes or LANGUAGES)}
+    except SyntaxDataError as error:
+        parser.error(str(error))
     write({**results, "length_penalty": found}, args.results)
     print(args.results)
     return 0

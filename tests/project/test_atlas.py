@@ -351,13 +351,28 @@ def test_a_length_penalty_only_orders_the_translations_of_a_beam(toy, trained, t
         assert lines == measure.read_translations(generated(penalty, nbest=1)).lines
 
 
+@pytest.mark.parametrize("beam", [None, 3])
+def test_all_translations_of_a_beam_are_written_for_each_penalty(beam, tmp_path):
+    """Also by a recipe that leaves the beam to fairseq, or has a length penalty of its own."""
+    of = Plan(load(ATLAS / "atis.yaml", {"folder": str(tmp_path)}), ATLAS / "atis.yaml")
+    of.recipe.translate.__pydantic_extra__.update({"beam": beam, "lenpen": 0.6})
+    stage = length_penalty.stage(of, of.runs[0], "valid")
+    (args,) = (command.arguments() for command in stage.commands)
+    assert (
+        args[args.index("--nbest") + 1] == str(beam or 5)
+        and args[len(args) - 1 - args[::-1].index("--lenpen") + 1] == "1"
+    )
+    assert args[args.index("--gen-subset") + 1] == "valid" and of.binarized("valid", "gold")[0] in stage.reads
+    assert not stage.is_done() and of.checkpoint(of.runs[0]) in stage.inputs, "another model is translated anew"
+
+
 def test_where_another_length_penalty_changes_the_sign_of_a_gain():
     def of(gain, before):
         penalties = {"plain": {"best": 1.0, "test": [9.0, 10.0]}, "S": {"best": 0.2, "test": [0.0, 10.0 + before]}}
         row = {"system": "S", "seeds": 1, "gain": [gain, gain - 1, gain + 1], "controls": {}}
         metrics = {"BLEU": {"scores": {"plain": 10.0, "S": 10.0 + gain}, "signature": "tok:13a", "rows": [row]}}
         about = {"baseline": "plain", "systems": {"S": []}, "order": None, "seeds": {"plain": 1, "S": 1}}
-        return {**about, "tried": [0.8, 1.0], "penalties": penalties, "metrics": metrics}
+        return {**about, "tried": [0.8, 1.0], "usual": 1.0, "penalties": penalties, "metrics": metrics}
 
     text = by_language.length_penalties({"A": of(0.5, -0.25), "B": of(2.0, 1.5)})
     assert "the sign of S's gain changes in A" in text and "gains significantly in B" in text

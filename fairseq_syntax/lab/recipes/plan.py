@@ -88,7 +88,7 @@ class Plan(Layout):
         system = self.recipe.systems[run.system]
         return self.bin(system.parse) if system.data is None else self.place(system.data, run)
 
-    def _read(self, run: Run, *splits: str) -> tuple[Path, ...]:
+    def reads(self, run: Run, *splits: str) -> tuple[Path, ...]:
         """The files of its data that a run reads; the whole folder if a command of the recipe makes it."""
         system = self.recipe.systems[run.system]
         if system.data is not None:
@@ -115,7 +115,7 @@ class Plan(Layout):
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
         command = Command([*words, *options({"save-dir": Out(folder)})])
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
-        reads, stale = self._read(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
+        reads, stale = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
         return self.stage("train", f"train {run}", [command], made, reads=reads, stale=stale, run=str(run))
 
     def translations(self, run: Run) -> list[Stage]:
@@ -140,7 +140,7 @@ class Plan(Layout):
                 words += options({"path": checkpoint, "gen-subset": self.subset(table.test)}) + self.options(values)
                 words += [Free("--cpu")] if recipe.device == "cpu" else []
                 command = Command([*words, Free("--no-progress-bar")], stdout=output)
-            reads = self._read(run, table.test)
+            reads = self.reads(run, table.test)
             name = f"translate {run} {table}"
             stages.append(self.stage("translate", name, [command], [output], reads=reads, run=str(run)))
         return stages
