@@ -102,7 +102,8 @@ def tuned(of: Plan, seed: int) -> dict[str, Any]:
     if failed := runner.run([*stages.values()]):
         raise SyntaxDataError(f"failed: {', '.join(failed)}", path=of.path)
     beams = {key: beams_of(one.outputs[0]) for key, one in stages.items()}
-    usual = float(of.search_options(Run(baseline, seed), Variant()).get("lenpen") or 1)
+    own = of.search_options(Run(baseline, seed), Variant()).get("lenpen")
+    usual = 1.0 if own is None else float(own)
     tried = sorted({*PENALTIES, usual})
     valid, *_ = scorers([text_of(of.text("valid", of.langs[1]))], of).values()
     test, *_ = scorers([text_of(path) for path in of.references(of.tests[0])], of).values()
