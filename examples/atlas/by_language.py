@@ -165,8 +165,7 @@ def length_penalties(tuned: Mapping[str, Any]) -> str:
     text = (
         f"All other tables have a length penalty of {usual}. With the penalty that is best for each system on the "
         f"validation set ({seeds_of(max(counts))}), the sign of {one}'s gain changes in "
-        f"{named(changed, tuned) if changed else 'no language'}: it "
-        f"{where_significant(tuned, 'BLEU') or 'gains nowhere significantly'}."
+        f"{named(changed, tuned) if changed else 'no language'}: it {where_significant(tuned, system)}."
     )
     if differences := against_controls(tuned, system):
         text += f" With the parse, it is {differences}."
@@ -222,45 +221,48 @@ def named(langs: Collection[str], of: Collection[str]) -> str:
     return "both languages" if len(of) == 2 else f"all {in_words(len(of))} languages"
 
 
-def where_significant(languages: Mapping[str, Any], metric: str) -> str:
-    """``gains significantly in French and loses significantly in German``; empty if the first system does neither."""
-    gains = {lang: row["gain"] for lang, row in begun(languages, first_of(languages), metric).items()}
+def where_significant(languages: Mapping[str, Any], system: str, metric: str = "BLEU") -> str:
+    """``gains significantly in French and loses significantly in German``, or ``gains nowhere significantly``."""
+    gains = {lang: row["gain"] for lang, row in begun(languages, system, metric).items()}
     parts = []
     for verb, sign in (("gains", 1), ("loses", -1)):
         if langs := [lang for lang, gain in gains.items() if is_significant(gain) and sign * gain[0] > 0]:
             parts.append(f"{verb} significantly in {named(langs, languages)}")
-    return " and ".join(parts)
+    return " and ".join(parts) or "gains nowhere significantly"
 
 
 def languages_sentence(languages: Mapping[str, Any]) -> str:
-    """What the first system gains by language, and where it does better or worse with the parse than with controls."""
+    """Where the systems gain, and where they do better or worse with the parse than with controls."""
+    gains, differences = [], []
+    for system in planned(languages):
+        rows, name = begun(languages, system), shown(system)
+        if not rows:
+            continue
+        counts = seeds_of_rows(languages, system)
+        fewest = "" if min(counts) >= SEEDS else f"; {seeds_of(min(counts))}"
+        sizes = low_to_high([row["gain"][0] for row in rows.values()], "{:+.1f}")
+        verdict, those = where_significant(languages, system), f" in {named(rows, languages)}"
+        those = "" if verdict.endswith(those) else those  # said once
+        gains.append(f"{name} {verdict} ({sizes} BLEU{those}{fewest})")
+        if against := against_controls(languages, system):
+            differences.append(f"{name} is {against}{fewest and f' ({seeds_of(min(counts))})'}")
+    if not gains:
+        return "What syntax gives in these languages has not been measured yet."
+    return f"{'; '.join(gains)}." + (f" With the parse, {'; '.join(differences)}." if differences else "")
+
+
+def more_about(languages: Mapping[str, Any]) -> str:
+    """How far the languages are from the source, and what the first system gains in chrF; empty if nothing was run."""
+    text = []
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
-    text = ""
     if len(orders) > 1:
         near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
         shares = [f"{100 * orders[lang]:.0f} %" for lang in (near, far)]
-        text = f"{shares[0]} of the word alignments cross in {near} and {shares[1]} in {far}. "
+        text.append(f"Of the word alignments, {shares[0]} cross in {near} and {shares[1]} in {far}.")
     system = first_of(languages)
-    rows = begun(languages, system)
-    if not rows:
-        return f"{text}What syntax gives in these languages has not been measured yet."
-    gains = [row["gain"][0] for row in rows.values()]
-    text += (
-        f"{shown(system)} gains {low_to_high(gains, '{:+.1f}')} BLEU in {named(rows, languages)}; "
-        f"it {where_significant(languages, 'BLEU') or 'gains nowhere significantly'}."
-    )
-    if differences := against_controls(languages, system):
-        text += f" With the parse, it is {differences}."
-    if in_chrf := where_significant(languages, "chrF"):
-        text += f" In chrF, it {in_chrf}."
-    counts = seeds_of_rows(languages, system)
-    text += "" if min(counts) >= SEEDS else f" (Seeds per row: {low_to_high(counts, '{:.0f}')}.)"
-    for other in list(planned(languages))[1:]:
-        if differences := against_controls(languages, other):
-            counts = seeds_of_rows(languages, other)
-            fewest = "" if min(counts) >= SEEDS else f" ({seeds_of(min(counts))})"
-            text += f" With the parse, {shown(other)} is {differences}{fewest}."
-    return text
+    if begun(languages, system, "chrF"):
+        text.append(f"In chrF, {shown(system)} {where_significant(languages, system, 'chrF')}.")
+    return " ".join(text)
 
 
 def against_controls(languages: Mapping[str, Any], system: str) -> str:

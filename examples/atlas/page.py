@@ -24,6 +24,7 @@ from by_language import (
     languages_sentence,
     languages_table,
     length_penalties,
+    more_about,
     other_metrics,
     others_table,
     planned,
@@ -179,10 +180,11 @@ def amounts_sentence(amounts: Mapping[str, Any]) -> str:
     gains = [row["gain"] for row in rows if row]
     if not gains:
         return "Whether syntax gives more where there is less to learn from has not been measured yet."
-    significant = all(map(is_significant, gains))
+    significant = sum(map(is_significant, gains))
+    where = "on no test" if not significant else f"on {significant} of {len(gains)} tests"
     return (
         f"With a tenth of the captions, PSH gains {low_to_high([gain[0] for gain in gains])} BLEU, "
-        f"{'significantly' if significant else 'not significantly on both tests'}."
+        f"significantly {where}."
     )
 
 
@@ -344,6 +346,7 @@ def page(results: Mapping[str, Any]) -> str:
         "metrics": other_metrics(languages),
         "penalties": length_penalties(results.get("length_penalty", {})),
         "where": where(languages),
+        "more": more_about(languages),
         "correlations": correlations(languages),
     }
     sentences = [languages_sentence(languages)]
