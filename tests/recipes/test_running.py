@@ -278,7 +278,8 @@ def kept_by(recipe: Path, changes: dict[str, str]) -> Path:
     facts = {"seconds": {}, "commands": [], "values": {}}
     for run in plan.runs:
         outputs = {str(table): [str(table)] * 40 for table in plan.outputs(run)}
-        kept.runs[str(run)] = {"run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
+        entry = {"run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
+        kept.runs[str(run)] = {**entry, "text": plan.text_key()}
     runs = {str(run): plan.key(run) for run in plan.runs}
     for table in plan.tables():
         report = {"baseline": plan.baseline_of(table), "systems": []}
@@ -299,6 +300,31 @@ def test_kept_results_of_a_test_are_not_those_of_another_one(recipe):
     assert known(two["corpus.tests"]) == (4, 2)
     assert known("{two: corpus/test, one: corpus/valid}") == (0, 0)
     assert known("{one: corpus/test, three: corpus/valid}") == (0, 0)
+
+
+def test_kept_results_are_not_those_of_other_text(recipe):
+    """Of a file that changes under the same name; without the corpus, and where nothing is known, they are taken."""
+    kept = kept_by(recipe, {})
+    folder = recipe.parent / "corpus"
+
+    def known() -> tuple[int, int]:
+        work = Work(Plan(load(recipe, {"kept": str(kept)}), recipe))
+        return len(work.kept_runs), len(work.results().reports)
+
+    for name in ("train.en", "test.de"):
+        before = (folder / name).read_text()
+        (folder / name).write_text(before.replace("cat", "dog"))
+        assert known() == (0, 0), name
+        (folder / name).write_text(before)
+        assert known() == (4, 1)
+    (folder / "test.de").write_text("other text\n" * 40)
+    folder.rename(recipe.parent / "elsewhere")
+    assert known() == (4, 1), "scores are reported where the corpus is not"
+    (recipe.parent / "elsewhere").rename(folder)
+    older = Kept.read(kept)
+    older.runs = {name: {key: one for key, one in run.items() if key != "text"} for name, run in older.runs.items()}
+    older.write(kept)
+    assert known() == (4, 1)
 
 
 def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):

@@ -14,7 +14,19 @@ from fairseq_syntax.lab.recipes.data_stages import data_stages
 from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
 from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
 from fairseq_syntax.lab.recipes.schema import Variant
-from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, Out, Stage, Word, options, shown
+from fairseq_syntax.lab.recipes.stages import (
+    KINDS,
+    PLUGIN,
+    Command,
+    Free,
+    In,
+    Out,
+    Stage,
+    Word,
+    content,
+    options,
+    shown,
+)
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
@@ -227,7 +239,7 @@ class Plan(Layout):
         """A fingerprint of the settings in the recipe on which the results of a run depend.
 
         Recipes with equal settings share results. Unlike that of a stage, the key does not depend on the content of
-        files, because results are stored without the corpus.
+        files, because results are stored without the corpus; see :meth:`text_key`.
         """
         recipe, system = self.recipe, self.recipe.systems[run.system]
         places = {"data", "download", "train", "valid", "tests"}
@@ -245,6 +257,15 @@ class Plan(Layout):
         # only if present, because older results were stored before recipes had commands and an environment
         more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
         return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
+
+    def text_key(self) -> str | None:
+        """A fingerprint of the user's text and parses; None if a reader provides them, or if they are not here."""
+        made = {path for stage in self.stages(self.runs[:1]) for path in stage.outputs}
+        of_text = [one for one in data_stages(self, []) if one.kind in ("corpus", "filter", "parse")]
+        paths = dict.fromkeys(path for stage in of_text for path in stage.inputs if path not in made)
+        if not paths or not all(path.exists() for path in paths):
+            return None
+        return fingerprint(*map(content, paths))
 
     def score_key(self, table: Scored) -> str:
         """A fingerprint of the settings on which stored scores depend, in addition to the runs."""

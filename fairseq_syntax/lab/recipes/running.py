@@ -43,6 +43,11 @@ class Work:
     # ------------------------------------------------------------------------------------------- existing results
 
     @cached_property
+    def text_key(self) -> str | None:
+        """The fingerprint of the recipe's text, as :meth:`.plan.Plan.text_key`."""
+        return self.plan.text_key()
+
+    @cached_property
     def kept_runs(self) -> list[Run]:
         """The runs with stored results for the recipe's current settings."""
         return [run for run in self.plan.runs if self._is_kept(run)]
@@ -50,6 +55,9 @@ class Work:
     def _is_kept(self, run: Run) -> bool:
         entry = self.kept.runs.get(str(run))
         if entry is None or entry["key"] != self.plan.key(run):
+            return False
+        # Stored with other text than is here now; older results do not say with which.
+        if None not in (self.text_key, entry.get("text")) and self.text_key != entry["text"]:
             return False
         # The key has the tests by their place, not by name. Some older results are without translations.
         names = [name for name in entry["outputs"] if name in self.plan.tests]
@@ -193,7 +201,8 @@ class Work:
                 kept.runs[str(run)] = self.kept.runs[str(run)]
             else:
                 outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
-                kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
+                entry = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
+                kept.runs[str(run)] = entry | ({"text": self.text_key} if self.text_key else {})
         for table, report in results.reports.items():
             names = [system["name"] for system in report["systems"]]
             keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
