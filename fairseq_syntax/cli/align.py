@@ -67,7 +67,8 @@ def main(args: Namespace) -> None:
             print(f"{place:3}  {score} {candidate.score:.4f}  {candidate.head}")
         best = ranked[0]
         if best.score <= 0:
-            print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
+            hint = "give more pairs; nothing has been saved"
+            raise SyntaxDataError("no head aligns these pairs better than chance", path=args.input, hint=hint)
         (model,) = checkpoints
         exported = Exported.load(model) if os.path.isdir(model) else None
         checkpoint = os.path.join(model, CHECKPOINT) if exported else model

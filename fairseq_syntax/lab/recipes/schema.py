@@ -327,7 +327,10 @@ class Recipe(Section):
     about: str = _key("", "purpose; shown at the top of the report")
     folder: str | None = _key(None, "result folder (default: runs/NAME next to the recipe)")
     page: str | None = _key(None, "additional Markdown file for the report")
-    kept: str | None = _key(None, "compressed file of results that are kept with the recipe")
+    kept: str | None = _key(
+        None,
+        "compressed file of results that are kept with the recipe; ignored if they are of other settings or text files",
+    )
     corpus: Corpus
     parse: Parse = _key(Parse(), "parsing; if omitted, the text is not parsed")
     pieces: Pieces = Field(Pieces())
