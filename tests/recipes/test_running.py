@@ -283,7 +283,8 @@ def kept_by(recipe: Path, changes: dict[str, str]) -> Path:
     runs = {str(run): plan.key(run) for run in plan.runs}
     for table in plan.tables():
         report = {"baseline": plan.baseline_of(table), "systems": []}
-        kept.scores[str(table)] = {"table": str(table), "key": plan.score_key(table), "runs": runs, "report": report}
+        entry = {"table": str(table), "key": plan.score_key(table), "runs": runs, "report": report}
+        kept.scores[str(table)] = {**entry, "text": plan.text_key()}
     kept.write(path)
     return path
 
@@ -315,6 +316,12 @@ def test_kept_results_are_not_those_of_other_text(recipe):
         before = (folder / name).read_text()
         (folder / name).write_text(before.replace("cat", "dog"))
         assert known() == (0, 0), name
+        # Translations of the new text are kept, and do not make the scores of the old one valid.
+        work = Work(Plan(load(recipe, {"kept": str(kept)}), recipe))
+        old = kept.read_bytes()
+        work.keep(Results({}, {}))
+        assert not Kept.read(kept).runs and not Kept.read(kept).scores
+        kept.write_bytes(old)
         (folder / name).write_text(before)
         assert known() == (4, 1)
     (folder / "test.de").write_text("other text\n" * 40)
@@ -322,7 +329,8 @@ def test_kept_results_are_not_those_of_other_text(recipe):
     assert known() == (4, 1), "scores are reported where the corpus is not"
     (recipe.parent / "elsewhere").rename(folder)
     older = Kept.read(kept)
-    older.runs = {name: {key: one for key, one in run.items() if key != "text"} for name, run in older.runs.items()}
+    for entry in (*older.runs.values(), *older.scores.values()):
+        del entry["text"]
     older.write(kept)
     assert known() == (4, 1)
 

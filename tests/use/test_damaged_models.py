@@ -73,9 +73,9 @@ def test_another_head_may_be_chosen_for_an_exported_folder(toy, tmp_path, capsys
     assert not command(["align", str(tmp_path / "out"), *pair, "--choose"])
     assert not command(["align", str(tmp_path / "out"), *pair])
     capsys.readouterr()
-    for models, data, message in (([tmp_path / "out"] * 2, None, "ensemble"), ([tmp_path / "out"], toy.data, "data")):
+    for count, data, message in ((2, None, "ensemble"), (1, toy.data, "data of")):
         with pytest.raises(SyntaxDataError, match=message):
-            Translator.load(models, data, device="cpu")
+            Translator.load([tmp_path / "out"] * count, data, device="cpu")
 
 
 def test_raw_text_in_the_hub_interface_is_cut_and_parsed(toy, trained):

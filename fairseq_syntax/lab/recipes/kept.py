@@ -1,10 +1,10 @@
 """Results stored with a recipe in one ``.jsonl.gz``: translations, scores, and facts about each run.
 
 A line is ``{"kind": "run", "run", "key", "outputs", "facts", "text"}``, ``{"kind": "scores", "table", "key", "runs",
-"report"}`` or ``{"kind": "environment", "environment"}``. The key of a run is :meth:`.plan.Plan.key`, a fingerprint of
-the recipe's settings for its training and translations, and its text :meth:`.plan.Plan.text_key`, if it is known.
-Results with another key belong to other settings, those with another text to other text; both are ignored. Scores
-record the keys of their runs.
+"report", "text"}`` or ``{"kind": "environment", "environment"}``. The key of a run is :meth:`.plan.Plan.key`, a
+fingerprint of the recipe's settings for its training and translations; scores record the keys of their runs. ``text``
+is :meth:`.plan.Plan.text_key`, if it is known. Results with another key belong to other settings, and those with
+another ``text`` to other text; both are ignored.
 """
 
 from __future__ import annotations

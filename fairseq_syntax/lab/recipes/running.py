@@ -56,12 +56,15 @@ class Work:
         entry = self.kept.runs.get(str(run))
         if entry is None or entry["key"] != self.plan.key(run):
             return False
-        # Stored with other text than is here now; older results do not say with which.
-        if None not in (self.text_key, entry.get("text")) and self.text_key != entry["text"]:
+        if not self._is_of_this_text(entry):
             return False
         # The key has the tests by their place, not by name. Some older results are without translations.
         names = [name for name in entry["outputs"] if name in self.plan.tests]
         return not entry["outputs"] or names == self.plan.tests
+
+    def _is_of_this_text(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a stored result is of the text that is here; if nothing is known of one of them, it is."""
+        return None in (self.text_key, entry.get("text")) or self.text_key == entry["text"]
 
     def finished(self) -> list[Run]:
         """The runs whose translations are stored, or exist and belong to the recipe's current settings."""
@@ -156,6 +159,8 @@ class Work:
         keys = {str(run): self.plan.key(run) for run in self.kept_runs}
         if entry is None or entry["key"] != self.plan.score_key(table) or not entry["runs"].items() <= keys.items():
             return None
+        if not self._is_of_this_text(entry):
+            return None
         report: Mapping[str, Any] = entry["report"]
         # The key does not have the baseline of a variant.
         return report if report.get("baseline") in (None, self.plan.baseline_of(table)) else None
@@ -195,18 +200,18 @@ class Work:
     def keep(self, results: Results) -> Path:
         """Add results to the recipe's file of stored results, which the recipe must name."""
         assert self.kept_file is not None, "the recipe has no `kept`"
-        kept = Kept(environments=list(results.environments))
+        kept, text = Kept(environments=list(results.environments)), {"text": self.text_key} if self.text_key else {}
         for run, facts in results.facts.items():
             if run in self.kept_runs:
                 kept.runs[str(run)] = self.kept.runs[str(run)]
             else:
                 outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
                 entry = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
-                kept.runs[str(run)] = entry | ({"text": self.text_key} if self.text_key else {})
+                kept.runs[str(run)] = {**entry, **text}
         for table, report in results.reports.items():
             names = [system["name"] for system in report["systems"]]
             keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
-            entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report}
+            entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report, **text}
             before = self.kept.scores.get(str(table))
             # A stored report is of the runs that it names, even if more are finished now.
             kept.scores[str(table)] = before if before and before["report"] is report else entry
@@ -223,7 +228,7 @@ class Work:
             (kept.scores, newer.scores, {str(table): plan.score_key(table) for table in plan.tables()}),
         ):
             for name, entry in since.items():
-                if entry["key"] == keys.get(name):
+                if entry["key"] == keys.get(name) and self._is_of_this_text(entry):
                     entries.setdefault(name, entry)
 
 
