@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +60,8 @@ ARGUMENTS = [
         "work",
         Option(
             "--workers",
-            "number of models trained at the same time (default: 1 on a GPU or with --ray, otherwise one per `threads` "
-            "cores)",
+            "number of models trained at the same time, each on its share of the GPUs (default: 1 on GPUs or with "
+            "--ray, otherwise one per `threads` cores)",
             type=positive,
         ),
         RAY,
@@ -93,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.runner import Runner, typed
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
-    from fairseq_syntax.runtime.workers import cores
+    from fairseq_syntax.runtime.workers import cores, shares_of_gpus
 
     changes = dict(args.set)
     # Relative to the current folder, unlike paths in a recipe. Quoted, because changes are parsed as YAML.
@@ -129,7 +130,10 @@ def main(args: argparse.Namespace) -> int:
             cluster = workers if isinstance(workers, RayWorkers) else None
             if cluster is not None:  # before the first stage, so that a wrong address is reported at once
                 cluster.connect()
-            failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster))
+            several = recipe.device == "cuda" and cluster is None and jobs > 1
+            visible = {**os.environ, **work.variables}.get("CUDA_VISIBLE_DEVICES")
+            shares = shares_of_gpus(jobs, visible) if several else []
+            failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster, shares))
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: fix the errors shown in the logs and rerun the same command; finished steps are kept")

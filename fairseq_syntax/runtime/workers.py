@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
 from multiprocessing import connection, get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -26,6 +27,26 @@ FEWER_WORKERS = "run the command again with fewer --workers (in parse, or a smal
 def cores() -> int:
     """The number of cores that this process may use, for example under ``taskset`` or in a Slurm job."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares_of_gpus(count: int, visible: str | None) -> list[str]:
+    """The GPUs of each of several programs that run at a time on this machine, as values of CUDA_VISIBLE_DEVICES.
+
+    Programs in excess of the GPUs share them.
+
+    Args:
+        count: the number of programs
+        visible: the value of CUDA_VISIBLE_DEVICES that applies to all of them; None for all GPUs
+
+    Returns:
+        a value for each program; an empty list without GPUs
+    """
+    if visible is None:
+        import torch
+
+        visible = ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = [gpu for gpu in visible.split(",") if gpu.strip()]
+    return [",".join(gpus[number::count] or [gpus[number % len(gpus)]]) for number in range(count)] if gpus else []
 
 
 class Pool(NamedTuple):
@@ -112,8 +133,11 @@ def _processes(work: Callable[[Any], Any], count: int, method: str) -> Iterator[
     """A pool of processes that apply ``work``; they end with the block or with this process."""
     context = get_context(method)
     ends, end = context.Pipe(duplex=False)
+    numbers = context.SimpleQueue()
+    for number in range(count):
+        numbers.put(number)
     # Not multiprocessing.Pool, which waits forever for the result of a killed worker.
-    executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends))
+    executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends, numbers))
     try:
         # one running and one waiting task per worker
         yield Pool(2 * count + 1, lambda task: executor.submit(_do, task))
@@ -128,12 +152,18 @@ def _processes(work: Callable[[Any], Any], count: int, method: str) -> Iterator[
 
 
 _work: Callable[[Any], Any] | None = None  # the function of this process if it is a worker
+_number = 0
 
 
-def _start_worker(work: Callable[[Any], Any], ends: connection.Connection) -> None:
+def worker_number() -> int:
+    """The number of this process among the worker processes of its pool, from 0; 0 if it is none of them."""
+    return _number
+
+
+def _start_worker(work: Callable[[Any], Any], ends: connection.Connection, numbers: SimpleQueue[int]) -> None:
     """Prepare a worker process: store its function, and end the process when its parent ends or requests it."""
-    global _work
-    _work = work
+    global _work, _number
+    _work, _number = work, numbers.get()
     lock_bars_per_process()
     parent = parent_process()
     if parent is not None:

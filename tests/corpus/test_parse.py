@@ -16,10 +16,12 @@ from pathlib import Path
 
 import chain_parser
 import pytest
+import torch
 from data_errors import data_error, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import emulated_cuda
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.header import parsed_with
@@ -491,6 +493,41 @@ def test_bad_text_and_bad_trees_are_refused(text):
     text.write_text("TWOROOTS in here\n")
     with data_error(path="text.en", line=1):
         parse_corpus(job(text))
+
+
+DEVICE_PARSER = """
+import time
+from pathlib import Path
+
+import torch
+from fairseq_syntax.corpus.parsing.chain import ChainParser, fingerprint
+
+class DeviceParser(ChainParser):
+    # writes down the device that "cuda" means in this process, and waits until another process has done so, too
+    def parse_sentences(self, sentences):
+        here = torch.empty(0, device="cuda").device.index
+        Path(self.options.model_dir, f"{here}-{id(self)}").touch()
+        deadline = time.monotonic() + 60
+        while len(list(Path(self.options.model_dir).iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return super().parse_sentences(sentences)
+
+load = DeviceParser
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_processes_that_parse_use_different_gpus(text, tmp_path, monkeypatch):
+    (tmp_path / "device_parser.py").write_text(DEVICE_PARSER)
+    (tmp_path / "seen").mkdir()
+    for name, value in emulated_cuda.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ParserOptions(parser="device_parser", model_dir=str(tmp_path / "seen"), device="cuda")
+    parse_corpus(job(text, options=options, workers=2))
+    used = {path.name.partition("-")[0] for path in (tmp_path / "seen").iterdir()}
+    assert used == {str(number) for number in range(min(2, torch.cuda.device_count()))}
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import Command, Stage, states
+from fairseq_syntax.runtime.workers import shares_of_gpus
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -178,6 +179,32 @@ def test_on_a_cluster_a_training_gets_the_gpu_of_its_recipe(recipe, monkeypatch,
     monkeypatch.setattr("fairseq_syntax.cli.run.chosen_workers", chosen_workers)
     assert command(["run", str(recipe), "--set", f"device={device}", "--ray"]) == 1
     assert asked == [{"count": 1, "cpus": 1, "gpus": gpus}]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "shares"),
+    [("0,1,2,3", 2, ["0,2", "1,3"]), ("4,MIG-5", 3, ["4", "MIG-5", "4"]), ("7", 1, ["7"]), ("", 2, [])],
+)
+def test_programs_on_one_machine_share_its_gpus(visible, count, shares):
+    assert shares_of_gpus(count, visible) == shares
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"), [([], ["a", "b"]), (["--set", "env={CUDA_VISIBLE_DEVICES: c}"], ["c", "c"])]
+)
+def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, monkeypatch, options, gpus):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
+    # Each of three stages adds its GPU; the first two wait for one another, so that they run at the same time.
+    script = "echo $CUDA_VISIBLE_DEVICES > $1; [ $1 = 3 ] || until [ -e 1 ] && [ -e 2 ]; do sleep 0.05; done"
+    stages = [
+        Stage("train", name, (Command(["bash", "-c", script, "-", name]),), (tmp_path / name,), tmp_path / f".{name}")
+        for name in "123"
+    ]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Work, "run", lambda work, runner: runner.run(stages))
+    assert command(["run", str(recipe), "--to", "score", "--set", "device=cuda", "--workers", "2", *options]) == 0
+    used = [(tmp_path / name).read_text().strip() for name in "123"]
+    assert sorted(used[:2]) == gpus and used[2] in gpus
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from fairseq_syntax.runtime.files import (
 )
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, Parts, Span, make_parts, map_parts, part_spans
-from fairseq_syntax.runtime.workers import Workers, cores
+from fairseq_syntax.runtime.workers import Workers, cores, worker_number
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +192,11 @@ class _ParsePart:
             import torch
 
             torch.set_num_threads(self.threads)
+        if self.options.device == "cuda" and (number := worker_number()):
+            import torch
+
+            # Each process uses one GPU. On a cluster, Ray has assigned one.
+            torch.cuda.set_device(number % torch.cuda.device_count())
         return load_parser(self.options)
 
     def __call__(self, part: TextPart) -> Made:

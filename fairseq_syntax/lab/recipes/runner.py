@@ -16,6 +16,7 @@ from functools import partial
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -51,14 +52,24 @@ def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
 class Runner:
     """Runs stages, at most ``jobs`` at a time, here or on a cluster.
 
-    Their logs are in the result folder, and their commands have the environment ``variables``.
+    Their logs are in the result folder, and their commands have the environment ``variables``. Each of the stages that
+    run at a time can use another one of ``gpus``, which are values of CUDA_VISIBLE_DEVICES, one for each job; without
+    them, its commands see the GPUs that this process sees.
     """
 
     def __init__(
-        self, folder: Path, jobs: int = 1, variables: Mapping[str, str] | None = None, cluster: RayWorkers | None = None
+        self,
+        folder: Path,
+        jobs: int = 1,
+        variables: Mapping[str, str] | None = None,
+        cluster: RayWorkers | None = None,
+        gpus: Sequence[str] = (),
     ) -> None:
         self.folder, self.jobs, self.cluster = folder, jobs, cluster
         self.variables = dict(variables or {})
+        self._free_gpus: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for number in range(jobs):
+            self._free_gpus.put({"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {})
         self.started = time.monotonic()
         self._processes: list[subprocess.Popen] = []
         self._begun: dict[str, tuple[Stage, float]] = {}
@@ -136,10 +147,14 @@ class Runner:
             make_folder(path.parent)
         # Only for this start: its end is shown on failure, and gives the progress of training.
         log.write_bytes(b"")
-        for command in stage.commands:
-            status = self._run(command, log)
-            if status or self._stopped:
-                raise SyntaxDataError(f"exit status {status}; {_end_of(log)}")
+        gpus = self._free_gpus.get()
+        try:
+            for command in stage.commands:
+                status = self._run(command, log, gpus)
+                if status or self._stopped:
+                    raise SyntaxDataError(f"exit status {status}; {_end_of(log)}")
+        finally:
+            self._free_gpus.put(gpus)
         for path in stage.outputs:
             if not path.exists():
                 raise SyntaxDataError(f"it did not make {path}; {_end_of(log)}")
@@ -158,14 +173,14 @@ class Runner:
         """The log of a stage's commands."""
         return self.folder / "logs" / f"{stage.stamp.name}.log"
 
-    def _run(self, command: Command, log: Path) -> int:
+    def _run(self, command: Command, log: Path, gpus: Mapping[str, str]) -> int:
         """Run a command here or on the cluster; returns its exit status."""
         with log.open("ab") as stream:
             stream.write(f"$ {command}\n".encode())
         output = None if command.stdout is None else os.path.abspath(command.stdout)
         run = partial(run_command, started=self._started) if self.cluster is None else self.cluster.command
         where, log_path = os.getcwd(), os.path.abspath(log)
-        return run(command.arguments(), cwd=where, env=self.variables, log=log_path, output=output)
+        return run(command.arguments(), cwd=where, env={**self.variables, **gpus}, log=log_path, output=output)
 
     def _started(self, process: subprocess.Popen) -> None:
         self._processes.append(process)
