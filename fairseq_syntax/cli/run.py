@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,10 @@ def main(args: argparse.Namespace) -> int:
     work = Work(Plan(recipe, path), args.only, args.seeds, args.to)
     if args.keep and work.kept_file is None:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
+    if work.kept_file is not None and (unused := list(map(str, work.unused))):
+        some = ", ".join(unused[:3]) + (" …" if len(unused) > 3 else "")
+        why = f"{len(unused)} of the kept results ({some}) are of other settings or text, and are not used"
+        print(f"{shown(work.kept_file)}: {why}", file=sys.stderr, flush=True)
     if args.dry_run:
         check_options(work.plan)
         print("\n".join(typed(work.all_stages(), work.variables)))

@@ -330,7 +330,7 @@ def test_kept_results_of_a_test_are_not_those_of_another_one(recipe):
     assert known("{one: corpus/test, three: corpus/valid}") == (0, 0)
 
 
-def test_kept_results_are_not_those_of_other_text(recipe):
+def test_kept_results_are_not_those_of_other_text(recipe, capsys):
     """Of a file that changes under the same name; without the corpus, and where nothing is known, they are taken."""
     kept = kept_by(recipe, {})
     folder = recipe.parent / "corpus"
@@ -343,6 +343,8 @@ def test_kept_results_are_not_those_of_other_text(recipe):
         before = (folder / name).read_text()
         (folder / name).write_text(before.replace("cat", "dog"))
         assert known() == (0, 0), name
+        assert command(["run", str(recipe), "--set", f"kept={kept}", "--status", "--only", "base", "other/2"]) == 0
+        assert "3 of the kept results" in capsys.readouterr().err
         # Translations of the new text are kept, and do not make the scores of the old one valid.
         work = Work(Plan(load(recipe, {"kept": str(kept)}), recipe))
         old = kept.read_bytes()

@@ -52,6 +52,11 @@ class Work:
         """The runs with stored results for the recipe's current settings."""
         return [run for run in self.plan.runs if self._is_kept(run)]
 
+    @property
+    def unused(self) -> list[Run]:
+        """The chosen runs whose stored results are of other settings, tests or text."""
+        return [run for run in self.chosen if str(run) in self.kept.runs and run not in self.kept_runs]
+
     def _is_kept(self, run: Run) -> bool:
         entry = self.kept.runs.get(str(run))
         if entry is None or entry["key"] != self.plan.key(run):
