@@ -108,7 +108,9 @@ def check_against_tokens(
         recorded = store.metadata.get(key)  # stores by other programs may not record it
         if here and recorded and here != recorded:
             raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
-    if labels is not None and store.labels != labels:
+    # The first of several training texts has the first labels; the others may have added more.
+    known = {column: names[: len(store.labels.get(column, ()))] for column, names in (labels or {}).items()}
+    if labels is not None and store.labels != known:
         raise SyntaxDataError(
             "was made with labels other than those in its folder, or those of the first directory",
             path=store.path,

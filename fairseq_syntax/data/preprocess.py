@@ -165,11 +165,14 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
         path, given = labels_path(args.destdir, side.lang), _labels_file(args, side.lang)
-        is_first, is_training = side.lang not in inventories, side.split == "train"
+        is_first, is_training = side.lang not in inventories, side.split.startswith("train")
         if is_first:
             made_here = is_training and not given
             inventories[side.lang] = LabelInventory() if made_here else LabelInventory.load(given or path)
         labels = inventories[side.lang]
+        # The training data assign the ids. A label that occurs only in other splits becomes the unknown
+        # label, like a word that is not in the dictionary.
+        labels.frozen = labels.frozen or not is_training
         labels.note_parse(side.parse, may_differ=bool(given))
         if is_first and given:
             # A given inventory says how its own training text was parsed, not how that of the directory was.
@@ -190,9 +193,6 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
             labels.unknown.clear()
         labels.save(path)
-        # The training data assign the ids. A label that occurs only in other splits becomes the unknown
-        # label, like a word that is not in the dictionary.
-        labels.frozen = True
     _, first = next(splits(args))
     for lang in languages(args):
         copy_segmentation(os.path.dirname(first) or ".", args.destdir, lang)
@@ -288,7 +288,7 @@ def _make_dictionary(args: Namespace, langs: list[str]) -> None:
     limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
     # A joined dictionary covers both texts, even if it is only written for the source.
     sides = (args.source_lang, args.target_lang) if args.joined_dictionary else langs
-    texts = [f"{args.trainpref}.{lang}" for lang in sides]
+    texts = [f"{prefix}.{lang}" for prefix in args.trainpref.split(",") for lang in sides]
     outputs = [dictionary_path(args.destdir, lang) for lang in langs]
     options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
     options |= {f"{name}{side}": value for name, value in limits.items()}

@@ -15,7 +15,10 @@ from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.header import controls, header
 from fairseq_syntax.data import tokens
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.runtime.parts import Parts
+from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
 LANGS = ("en", "de")
 SHARDS = 2
@@ -78,6 +81,29 @@ def test_the_inventory_is_that_of_one_directory_of_all_texts(segmented, tmp_path
     refused([*argv, f"{segmented}/0/train.en"], path="text.en.conllu")
     assert main([*argv, "--joined", f"{segmented}/0/train.de"]) == 0
     assert not (tmp_path / "c" / "labels.en.json").exists()
+
+
+def test_several_training_texts_of_one_directory_have_one_dictionary_and_inventory(segmented, tmp_path):
+    """train and train1, the second of which alone has a label."""
+    inventory(segmented, tmp_path / "common", "0", "1")
+    texts = ("--trainpref", f"{segmented}/0/train,{segmented}/1/train")
+    with toy_data.logged("fairseq_syntax.data.preprocess") as log:
+        binarize(segmented / "0", tmp_path / "data", *texts)
+        binarize(segmented / "0", tmp_path / "data", *texts)  # nothing is to be done
+    assert "not in the inventory" not in log.getvalue()
+    for name in ("dict.en.txt", "dict.de.txt", "labels.en.json"):
+        assert (tmp_path / "common" / name).read_bytes() == (tmp_path / "data" / name).read_bytes(), name
+    cfg = SyntaxTranslationConfig(data=str(tmp_path / "data"), source_lang="en", target_lang="de")
+    cfg.train_subset, cfg.required_seq_len_multiple, cfg.dataset_impl = "train", 1, None
+    task = SyntaxTranslationTask.setup_task(cfg)
+    task.load_dataset("train", combine=True)
+    train = task.datasets["train"]
+    names = LabelInventory.load(tmp_path / "data" / "labels.en.json").labels["deprel"]
+    for sentences, own, other in ((range(12), *UNLIKE), (range(12, 24), *reversed(UNLIKE))):
+        syntax = unpack(train.collater([train[i] for i in sentences])["net_input"]["src_syntax"])
+        found = {names[label] for label in syntax.deprel.tolist()}
+        assert own in found and other not in found
+    assert main(["inspect", str(tmp_path / "data"), "--check"]) == 0
 
 
 def test_a_dictionary_is_made_in_parts_of_the_texts_one_after_the_other(segmented, tmp_path, monkeypatch):
