@@ -80,6 +80,12 @@ class Generation:
             raise SyntaxDataError(
                 "applies to models that translate in several passes, which these are not", option="--print-step"
             )
+        if getattr(args, "constraints", None) and str(self._task.cfg.syntax_input) == "conllu":
+            raise SyntaxDataError(
+                "follow a sentence after a tab, and --syntax-input conllu has no such place",
+                option="--constraints",
+                hint="write each parse on one line, its rows joined by \\n",
+            )
         self._aligner, self._print_alignment = None, str(getattr(args, "print_alignment", None) or "")
         if cls is None and (self._print_alignment or self.copies is not None):
             args = copy.copy(args)

@@ -28,7 +28,14 @@ from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.packing import PackedSyntax
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
-from fairseq_syntax.inference.sentences import Sentence, is_empty, is_parsed, is_row_of_block, unparsed
+from fairseq_syntax.inference.sentences import (
+    Sentence,
+    is_empty,
+    is_parsed,
+    is_row_of_block,
+    unparsed,
+    with_written_tabs,
+)
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import check_rereadable, read_lines, read_stdin
@@ -226,6 +233,17 @@ class InteractiveInput:
         self._tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
         return self._tokens, [t.numel() for t in self._tokens]
 
+    def before_constraints(self, lines: list[Sentence]) -> list[Sentence]:
+        """Lines of fairseq-interactive, which with ``--constraints`` takes what follows a tab for one.
+
+        Raises:
+            SyntaxDataError: they are rows of CoNLL-U blocks
+        """
+        if str(self.task.cfg.syntax_input) != "auto":
+            return lines
+        self._check_blocks(lines)
+        return [with_written_tabs(line) if isinstance(line, str) else line for line in lines]
+
     def _check_blocks(self, lines: Sequence[Sentence]) -> None:
         """Raises SyntaxDataError if lines of fairseq-interactive are the rows of CoNLL-U blocks."""
         if str(self.task.cfg.syntax_input) == "text":
@@ -371,6 +389,6 @@ def read_input_in(program: Any, reader: InteractiveInput) -> None:
         else:
             records = map(str.strip, read_stdin() if input == "-" else read_lines(input))
         while buffer := list(islice(records, buffer_size)):
-            yield buffer
+            yield reader.before_constraints(buffer)
 
     program.buffered_read = buffered_read

@@ -39,6 +39,23 @@ def is_row_of_block(line: Sentence) -> bool:
     return (row and (columns[0], columns[6]) != ("1", "0")) or is_line_comment(line)
 
 
+def with_written_tabs(line: str) -> str:
+    r"""A flattened parse with the tabs between its columns written as ``\t``; other lines are returned unchanged.
+
+    fairseq-interactive with ``--constraints`` would take all columns but the first for constraints. What follows the
+    last column of the last row after a tab are constraints.
+    """
+    column = 0
+
+    def written(match: re.Match[str]) -> str:
+        nonlocal column
+        column = 0 if match[0] == r"\n" else column + (match[0] != r"\\")
+        return r"\t" if match[0] == "\t" and column < COLUMNS else match[0]
+
+    parse = re.sub(r"\\[\\nt]|\t", written, line)
+    return parse if is_parsed(parse.partition("\t")[0]) else line
+
+
 def is_empty(line: Sentence) -> bool:
     """Whether a sentence has no words."""
     return not (line.words if isinstance(line, ParsedLine) else line.strip())

@@ -31,7 +31,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.inference.interactive import InteractiveInput
-from fairseq_syntax.inference.sentences import is_parsed
+from fairseq_syntax.inference.sentences import is_parsed, with_written_tabs
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.serving.models import ServedModel, load_source
@@ -168,10 +168,31 @@ def test_words_of_constraints_are_segmented(toy, trained, tmp_path):
     """Uncut a word is unknown, and the search would have to bring ``<unk>`` into the translation."""
     line, source = toy.lines["test"][0], tmp_path / "constrained"
     words = ["GIRL", "TELESCOPES", "OLD"]
-    for word in words:
-        source.write_text(flatten(line).replace("\t", "\\t") + f"\t{word}\n", encoding="utf-8")
+    for word, tab in zip(words, ("\\t", "\\t", "\t")):
+        source.write_text(flatten(line).replace("\t", tab) + f"\t{word}\n", encoding="utf-8")
         (found,) = interactive(toy.data, trained, source, "--constraints", "--max-len-b", 100).values()
         assert word in found[1].split() and "unk" not in found[1]
+
+
+def test_constraints_need_a_line(toy, trained, tmp_path):
+    with data_error("--syntax-input", option="--constraints"):
+        interactive(toy.data, trained, toy.raw / "test.en.conllu", "--syntax-input", "conllu", "--constraints")
+    source = tmp_path / "blocks.conllu"
+    source.write_text(format_conllu(toy.lines["test"][7]).partition("\n")[2], encoding="utf-8")
+    with data_error(option="--syntax-input"):  # rather than the columns of each row
+        interactive(toy.data, trained, source, "--constraints")
+
+
+def test_tabs_of_a_parse_are_written(toy):
+    for line in toy.lines["test"]:
+        if line.words:
+            flat = flatten(line)
+            assert with_written_tabs(f"{flat}\tA\tB") == flat.replace("\t", r"\t") + "\tA\tB"
+            assert with_written_tabs(flat.replace("\t", r"\t") + "\tA") == flat.replace("\t", r"\t") + "\tA"
+    slashes = ("1", r"\\t\\n", "_", "_", "_", "_", "0", "root", "_", "_")
+    assert with_written_tabs("\t".join((*slashes, "A"))) == r"\t".join(slashes) + "\tA"
+    for text in ("a sentence\tA", "1\ttwo", "2\t" + "\t".join(slashes[1:])):
+        assert with_written_tabs(text) == text
 
 
 def test_what_is_taken_for_a_parse(toy):
