@@ -227,5 +227,17 @@ def test_without_gold_heads_there_is_no_temperature_to_fit():
     parsed = re.sub(r"Arcs=\S+", lambda match: f"Arcs={next(wrong)}", PARSED)
     sample = calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
     assert not sample.labels.n
-    fitted = calibration.report(sample, 10, (2.0, 1.5))["temperature"]
-    assert (fitted["head"], fitted["label"]) == (2.0, 1.5)
+    report = calibration.report(sample, 10, (2.0, 1.5))
+    assert report["temperature"] == {"head": None, "label": None}
+    (words, *_) = calibration.tables(report)
+    assert not any("best fit" in note for note in words.notes) and len(words.notes) == 2
+
+
+def test_without_gold_labels_there_is_a_temperature_of_heads_alone():
+    parsed = re.sub(r":[a-z]+:", ":other:", PARSED)
+    report = calibration.report(
+        calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)]), 10, (2, 1)
+    )
+    assert report["temperature"]["head"] > 0 and report["temperature"]["label"] is None
+    (words, *_) = calibration.tables(report)
+    assert re.match(r"best fit: --temperature \S+; heads", words.notes[0]) and "--label-temperature" in words.notes[1]

@@ -152,10 +152,10 @@ def calibration_error(confidence: Floats, correct: Bools, bins: int = 10) -> flo
     return sum(count * abs(p - accuracy) for p, accuracy, count in bin_rows) / len(confidence)
 
 
-def fit_temperature(choices: Choices) -> float:
-    """The temperature with the lowest log loss; the parser's scores are divided by it. 1 if no gold choice was kept."""
+def fit_temperature(choices: Choices) -> float | None:
+    """The temperature with the lowest log loss; the parser's scores are divided by it. None without a gold choice."""
     if not choices.right.any():
-        return 1.0
+        return None
     # The log loss is convex in 1/T, so a local minimum is the global one.
     optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
     return float(1.0 / optimum.x)
@@ -167,7 +167,8 @@ def held_out_error(choices: Choices, bins: int = 10) -> float:
     confidence, correct = np.zeros(choices.n), np.zeros(choices.n, dtype=bool)
     for half in (even, ~even):
         if half.any() and not half.all():
-            confidence[~half], correct[~half] = choices.part(~half).at(fit_temperature(choices.part(half))).best()
+            temperature = fit_temperature(choices.part(half)) or 1.0
+            confidence[~half], correct[~half] = choices.part(~half).at(temperature).best()
     return calibration_error(confidence, correct, bins)
 
 
@@ -200,15 +201,16 @@ def report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) 
     about["kept"] = [dict(zip(("min_prob", "arcs_per_word", "mass"), row)) for row in kept_mass(sample.arcs)]
     if temperatures is not None:
         # The fitted temperatures are relative to those by which the scores were already divided.
-        more = fit_temperature(sample.heads)
-        fitted = sample.heads.at(more)
-        about["temperature"] = {
-            "head": more * temperatures[0],
-            "label": fit_temperature(sample.labels) * temperatures[1],
-            "held_out_ece": held_out_error(sample.heads, bins),
-            "log_loss": fitted.log_loss(),
-        }
-        about["curves"][f"heads, T = {more * temperatures[0]:.2f}"] = reliability(*fitted.best(), bins)
+        more, label = fit_temperature(sample.heads), fit_temperature(sample.labels)
+        about["temperature"] = {"head": None, "label": label and label * temperatures[1]}
+        if more is not None:
+            fitted = sample.heads.at(more)
+            about["temperature"] |= {
+                "head": more * temperatures[0],
+                "held_out_ece": held_out_error(sample.heads, bins),
+                "log_loss": fitted.log_loss(),
+            }
+            about["curves"][f"heads, T = {more * temperatures[0]:.2f}"] = reliability(*fitted.best(), bins)
     return about
 
 
@@ -220,10 +222,15 @@ def tables(about: Mapping[str, Any]) -> Iterator[Table]:
         rows.append([title, *shares, number(about[name]["log_loss"], 4)])
     notes = []
     if fit := about.get("temperature"):
-        notes = [
-            f"best fit: --temperature {fit['head']:.3f} --label-temperature {fit['label']:.3f}; heads then have an ECE "
-            f"of {100 * fit['held_out_ece']:.2f} (held out) and a log loss of {fit['log_loss']:.4f}"
-        ]
+        if fit["head"] is not None:
+            label = "" if fit["label"] is None else f" --label-temperature {fit['label']:.3f}"
+            notes.append(
+                f"best fit: --temperature {fit['head']:.3f}{label}; heads then have an ECE of "
+                f"{100 * fit['held_out_ece']:.2f} (held out) and a log loss of {fit['log_loss']:.4f}"
+            )
+        for option, key in (("--temperature", "head"), ("--label-temperature", "label")):
+            if fit[key] is None:
+                notes.append(f"no {option} can be fitted: the parser gave no gold {key} a probability")
     title = f"{about['words']} words: UAS {100 * about['uas']:.2f}, LAS {100 * about['las']:.2f}"
     yield Table(title, ["", "accuracy", "confidence", "ECE", "log loss"], rows, notes)
     rows = [[f"{r['confidence']:.3f}", str(r["words"]), number(100 * r["uas"])] for r in about["uas_by_confidence"]]
