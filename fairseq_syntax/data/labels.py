@@ -101,7 +101,8 @@ class LabelInventory:
                     raise ValueError(f"expected lists of distinct names that begin with {UNKNOWN}")
         except FileNotFoundError as error:
             message = "there is no label inventory"
-            raise SyntaxDataError(message, path=path, hint="binarize the training data") from error
+            hint = "parse the training data (in a recipe: parse) and binarize them"
+            raise SyntaxDataError(message, path=path, hint=hint) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise SyntaxDataError(f"not a label inventory: {error!r}", path=path) from error
         return cls(labels, frozen=True, parsed_with=labels.get("parsed_with"))

@@ -58,10 +58,11 @@ def splits(args: Namespace) -> Iterator[tuple[str, str]]:
 
 
 def sides(args: Namespace) -> Iterator[Side]:
-    """The sides of each split to binarize: those with a parse.
+    """The sides of each split to binarize: those with a parse; none if no split has one.
 
     Raises:
-        SyntaxDataError: neither side of a split has a parse, or a parse is not in the folder given for it
+        SyntaxDataError: neither side of a split has a parse, but another split has one, or a parse is not in the
+            folder given for it
     """
     langs = languages(args)
 
@@ -70,6 +71,7 @@ def sides(args: Namespace) -> Iterator[Side]:
             prefix = os.path.join(args.source_parses, os.path.basename(prefix))
         return f"{prefix}.{lang}{PARSE_SUFFIX}"
 
+    parsed = {prefix for _, prefix in splits(args) if any(os.path.exists(parse_of(prefix, lang)) for lang in langs)}
     for lang in langs:
         for split, prefix in splits(args):
             side = Side(split, lang, f"{prefix}.{lang}", parse_of(prefix, lang))
@@ -77,11 +79,11 @@ def sides(args: Namespace) -> Iterator[Side]:
                 yield side
             elif args.source_parses and lang == args.source_lang:
                 raise SyntaxDataError("is not in the folder of --source-parses", path=side.parse)
-            elif not any(os.path.exists(parse_of(prefix, other)) for other in langs):
+            elif parsed and prefix not in parsed:
                 raise SyntaxDataError(
-                    "the source has no parse, and neither has the target",
+                    "the source has no parse, and neither has the target, but other splits have one",
                     path=side.parse,
-                    hint="run fairseq-syntax parse and fairseq-syntax segment; --task translation needs none",
+                    hint="run fairseq-syntax parse and fairseq-syntax segment",
                 )
 
 
@@ -93,7 +95,8 @@ def check_input(args: Namespace) -> None:
             were segmented by different models or parsed with different options; or a given dictionary or label
             inventory is missing or invalid
     """
-    list(sides(args))
+    if not list(sides(args)):
+        logger.warning("no text has a parse (PREFIX.LANG%s), so the data are for models that need none", PARSE_SUFFIX)
     check_text(args)
     files = _dictionary_files(args)
     for path in filter(None, files.values()):
@@ -140,7 +143,8 @@ def check_dataset(args: Namespace) -> None:
     _check_segmentations(args)
     parsed_sides = list(sides(args))
     if not parsed_sides:
-        raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
+        hint = f"name files with --trainpref, --validpref or --testpref, whose parse is PREFIX.LANG{PARSE_SUFFIX}"
+        raise SyntaxDataError("nothing to binarize", hint=hint)
     for side in parsed_sides:
         prefix = tokens_prefix(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dataset = load_tokens(prefix)  # which closes its memory map when it is deleted
@@ -250,7 +254,8 @@ def _preprocess(module: Any, args: Namespace) -> None:
         if args.alignfile:
             module._align_files(args, dictionaries[args.source_lang], dictionaries.get(args.target_lang))
         binarize_syntax(args)
-        logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
+        if list(sides(args)):
+            logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
 
 
 def _dictionary_files(args: Namespace) -> dict[str, str | None]:

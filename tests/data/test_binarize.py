@@ -24,6 +24,8 @@ from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
 SPLITS = ("train", "valid", "test")
 
@@ -53,6 +55,31 @@ def replace_line(path: Path, number: int, line: str) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
     lines[number - 1] = line
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_text_without_any_parse_is_for_models_that_need_none(segmented, tmp_path):
+    """A baseline alone needs no parser; a part of the splits without a parse is a mistake."""
+    for path in segmented.glob("train.*.conllu"):
+        path.unlink()
+    with data_error(path="train.en.conllu"):
+        preprocess(segmented, tmp_path / "data")
+    for path in segmented.glob("*.conllu"):
+        path.unlink()
+    with toy_data.logged("fairseq_syntax.data.preprocess") as log:
+        preprocess(segmented, tmp_path / "data")
+    assert "no text has a parse" in log.getvalue()
+    names = {path.name for path in (tmp_path / "data").iterdir()}
+    assert {"manifest.json", "segmentation.de.json", "train.en-de.en.bin"} <= names
+    assert not [name for name in names if "syntax" in name or name.startswith("labels")]
+    refused(binarize_options(segmented, tmp_path / "data"), ".conllu")
+    cfg = SyntaxTranslationConfig(data=str(tmp_path / "data"), source_lang="en", target_lang="de")
+    cfg.train_subset, cfg.required_seq_len_multiple, cfg.dataset_impl = "train", 1, None
+    task = SyntaxTranslationTask.setup_task(cfg)
+    task.load_dataset("valid")
+    assert "src_syntax" not in task.dataset("valid").collater([task.dataset("valid")[0]])["net_input"]
+    task.add_need("source", frozenset({"tree"}))
+    with data_error("parse", path="labels.en.json"):
+        task.load_dataset("valid")
 
 
 # -- what is in the store -------------------------------------------------------------------------------------------
