@@ -51,6 +51,9 @@ ARCHITECTURE = (
 # option, a model that was trained with it is the same function.
 SHARING = "share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_proj", "tie_adaptive_weights"
 
+# The options that name a Transformer's systems.
+SYSTEMS: dict[str, Mapping[str, Any]] = {"encoder_syntax": ENCODER_SYSTEMS, "decoder_syntax": DECODER_SYSTEMS}
+
 
 class Vocabularies:
     """Fingerprints of a data directory's dictionaries and segmentations, as recorded in checkpoints.
@@ -127,7 +130,7 @@ class Vocabularies:
 def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
     """Check that a checkpoint has the architecture of a model (its options), and the labels and tags of the data.
 
-    Other values of the systems' own options are reported, since they may be intended.
+    Systems that are left out, and other values of the systems' own options, are reported, since they may be intended.
 
     Raises:
         SyntaxDataError: they differ; ``path`` is the checkpoint's
@@ -159,6 +162,11 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
             path=path,
             hint=f"binarize the data with the labels of the first training (--{side}-labels)",
         )
+    for name in SYSTEMS:
+        # PASCAL and others have a plain model's parameters, which fairseq loads into a model without the system.
+        if _systems(before, name) - _systems(now, name):
+            message = "%s: %s was %s when it was trained, and is %s now"
+            logger.warning(message, path, option_name(name), before[name], now.get(name) or "none")
     for config in _configs(before) & _configs(now):
         for f in fields(config):
             trained, here = (f.default if o.get(f.name) is None else o[f.name] for o in (before, now))
@@ -171,7 +179,12 @@ def _configs(options: Mapping[str, Any]) -> set[type[SystemConfig]]:
     """The configurations of the systems of a model with these options."""
     architecture = ARCH_MODEL_REGISTRY.get(options.get("arch"))
     found = {architecture.config} if hasattr(architecture, "config") else set()  # an LSTM's one system
-    for option, registered in (("encoder_syntax", ENCODER_SYSTEMS), ("decoder_syntax", DECODER_SYSTEMS)):
-        names = (name.strip() for name in str(options.get(option) or "").split(","))
-        found |= {registered[name].config for name in names if name in registered}
+    for option, registered in SYSTEMS.items():
+        found |= {registered[name].config for name in _systems(options, option)}
     return found
+
+
+def _systems(options: Mapping[str, Any], option: str) -> set[str]:
+    """The names of a Transformer's systems in an option."""
+    names = {name.strip() for name in str(options.get(option) or "").split(",")}
+    return names & SYSTEMS[option].keys()

@@ -162,6 +162,9 @@ def test_the_architecture_stays_that_of_the_first_training(toy):
         ({"encoder_syntax": "pascal", "pascal_heads": 2}, {"encoder_syntax": "gcn, pascal"}, "--pascal-heads was 2"),
         ({"encoder_syntax": "pascal", "pascal_heads": 2}, {"encoder_syntax": "pascal", "pascal_heads": "2"}, None),
         ({}, {"encoder_syntax": "pascal", "pascal_heads": 2}, None),  # from a plain model to PASCAL
+        ({"encoder_syntax": "pascal"}, {"arch": "transformer"}, "--encoder-syntax was pascal"),  # and back
+        ({"encoder_syntax": "ldd,pascal"}, {"encoder_syntax": "ldd"}, "is ldd now"),
+        ({"encoder_syntax": "ldd, pascal"}, {"encoder_syntax": "pascal,ldd"}, None),
         ({"arch": "local_attention_lstm"}, {"arch": "local_attention_lstm", "local_window": 3}, "--local-window was 5"),
     ],
 )
