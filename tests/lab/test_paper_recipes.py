@@ -127,6 +127,9 @@ def test_pascal_settings_are_those_that_the_paper_prints(corpus):
     assert int(recipe.train["max-tokens"]) * int(recipe.train["update-freq"]) == 32000
     assert recipe.corpus.filter.max_length == longest
     assert recipe.translate.options == {"beam": "4", "lenpen": "0.6"}
+    # Of the published scripts, where the paper is silent:
+    assert recipe.pieces.size == (16000 if updates == "20000" else 32000) and recipe.pieces.joint
+    assert recipe.translate.checkpoint == "last" and recipe.train["adam-eps"] == "1e-9"
 
 
 def test_heads_gains_are_those_that_the_paper_prints():
