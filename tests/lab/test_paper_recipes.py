@@ -132,6 +132,15 @@ def test_pascal_settings_are_those_that_the_paper_prints(corpus):
     assert recipe.translate.checkpoint == "last" and recipe.train["adam-eps"] == "1e-9"
 
 
+def test_dlaa_settings_are_those_that_the_paper_prints():
+    for path, units, batch in (("table4-un-2m", "1024", "64"), ("table5-un-2m-620", "620", "32")):
+        recipe = load(EXAMPLES / f"dlaa/{path}.yaml")
+        assert {value for key, value in recipe.size.items() if "layers" not in key} == {units}
+        assert (recipe.train["optimizer"], recipe.train["batch-size"], recipe.pieces.size) == ("sgd", batch, 40000)
+        dropout = {name: one.train.get("dropout", recipe.train["dropout"]) for name, one in recipe.systems.items()}
+        assert {name for name in dropout if dropout[name] == "0"} == recipe.systems.keys() & {"SDRNMT-1", "SDRNMT-2"}
+
+
 def test_heads_gains_are_those_that_the_paper_prints():
     for path, metric, gain in (
         ("table3-wmt17-zh-en", "BLEU", 0.86),
