@@ -1,4 +1,4 @@
-"""Cross entropy plus the losses of the model's systems (Equation 9 of Wang et al. 2019; LISA)."""
+"""Cross entropy plus the losses of the model's systems (Wang et al. 2019, section 3.2; LISA)."""
 
 from __future__ import annotations
 
