@@ -1,6 +1,6 @@
 """LISA for translation: an attention head whose scores are those of a biaffine parser.
 
-Strubell et al. (2018), Linguistically-Informed Self-Attention for Semantic Role Labeling, section 3.1, as brought to
+Strubell et al. (2018), Linguistically-Informed Self-Attention for Semantic Role Labeling, section 2.2, as brought to
 subwords and translation by Bugliarello and Okazaki (2020), appendix A.
 """
 

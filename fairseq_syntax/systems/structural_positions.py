@@ -1,10 +1,10 @@
 """Structural position representations: absolute and relative positions in the dependency tree.
 
-Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Representations, EMNLP.
+Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Representations, EMNLP, section 3.
 
-- *Absolute* (section 3.1): the sinusoidal encoding of a word's depth, combined with that of its sequential position,
+- *Absolute*: the sinusoidal encoding of a word's depth, combined with that of its sequential position,
   ``p = tanh(U p_depth + V p_sequence)``.
-- *Relative* (section 3.2): relative positions whose buckets are distances in the tree. For an ancestor and a
+- *Relative*: relative positions whose buckets are distances in the tree. For an ancestor and a
   descendant, the distance is the signed difference of their depths (positive downward); for other words, the length of
   the path between them, positive if i precedes j and negative otherwise. It is clipped at k.
 """
