@@ -95,6 +95,22 @@ def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, 
     assert meant in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "score", ["by: [depth]", "trees: [base]", "shares: {controls: [random], by: [depth]}", "by_length: 10"]
+)
+def test_scores_that_use_a_parse_need_one(tmp_path, score):
+    """They would be left out of the report without a word."""
+    corpus = "{source: en, target: de, train: train, valid: valid, tests: {test: test}}"
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"corpus: {corpus}\nsystems: {{base: {{arch: transformer}}}}\nscore:\n  {score}\n")
+    if score == "by_length: 10":
+        assert load(path).score.by_length == 10
+        return
+    with pytest.raises(SyntaxDataError) as raised:
+        load(path)
+    assert (raised.value.path, raised.value.line) == (path, 4) and "parse.source" in str(raised.value)
+
+
 def test_texts_are_read_as_they_are_written(tmp_path):
     recipe = load(changed(tmp_path, "target: de", "target: no"), {"pieces.size": "4000"})
     assert recipe.corpus.target == "no"

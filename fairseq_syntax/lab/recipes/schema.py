@@ -360,6 +360,10 @@ class Recipe(Section):
         if self.parse.controls and self.parse.source is None:
             raise _error("a control is made from the source's parse: give parse.source", "parse", "controls")
         score = self.score
+        of_parse = {"by": score.by, "trees": score.trees, "shares": score.shares}
+        for key, value in of_parse.items() if self.parse.source is None else ():
+            if value:
+                raise _error("uses the source's parse: give parse.source, or leave it out", "score", key)
         for side in (self.parse.source, self.parse.target):
             if side is not None and side.files and self.corpus.subset is not None:
                 raise _error("a subset has no parse yet: leave files out", "parse")
