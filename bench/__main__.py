@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bench
-from bench.harness import MEASURES, RESULTS
+from bench.harness import MEASURES, RESULTS, commit
 
 
 def every_measure() -> dict[str, Callable[[], Any]]:
@@ -34,6 +34,7 @@ def main() -> int:
         return 0
     if not chosen:
         parser.error(f"no measure begins with {' or '.join(args.only)}; --list names them")
+    commit()  # now, as another may be checked out while the measures run
     for function in dict.fromkeys(chosen.values()):  # a function may record several measures
         function()
     print(f"appended to {RESULTS}")

@@ -7,9 +7,12 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,25 @@ def device_name() -> str:
     """The hardware in words: the processor, which runs some measures alone, and the GPU where there is one."""
     facts = hardware()
     return ", ".join([facts["cpu"], *facts["gpus"][:1]])
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout, with ``+`` if its Python was changed since; None if this is no checkout."""
+    git = ["git", "-C", str(RESULTS.parent)]
+    changes = [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/*.py"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        head, changed = (
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+            for command in ([*git, "rev-parse", "--short=8", "HEAD"], changes)
+        )
+        return head + "+" * bool(changed)
+    return None
+
+
+def circumstances() -> dict[str, Any]:
+    """Where, when and of which code something is measured."""
+    return {"device": device_name(), "date": time.strftime("%Y-%m-%d"), "commit": commit()}
 
 
 def in_turn(
@@ -105,7 +127,8 @@ def record(name: str, ratios: list[float], *, unit: str, detail: dict[str, Any] 
         "ratio_min": round(min(ratios), 4),
         "ratio_max": round(max(ratios), 4),
         "unit": unit,
-        "device": device_name(),
+        **circumstances(),
+        "runs_on": device(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "detail": {"cores": os.cpu_count(), **(detail or {})},
@@ -117,3 +140,14 @@ def record(name: str, ratios: list[float], *, unit: str, detail: dict[str, Any] 
     with RESULTS.open("a", encoding="utf-8") as f:
         f.write(json.dumps(result, ensure_ascii=False) + "\n")
     return result
+
+
+def records() -> list[dict[str, Any]]:
+    """All records of ``results.jsonl``, the newest last."""
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+
+
+def on_one_thread() -> dict[str, dict[str, Any]]:
+    """The last record of each measure on one CPU thread: what pages state as that."""
+    # Records before those on GPUs do not say where they ran.
+    return {row["name"]: row for row in records() if row["threads"] == 1 and row.get("runs_on", "cpu") == "cpu"}

@@ -26,6 +26,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import terms
 
+from bench.harness import on_one_thread
 from fairseq_syntax.lab.figures.heatmap import arc_levels
 from fairseq_syntax.lab.figures.plot import COLORS, save
 from fairseq_syntax.lab.recipes.kept import Kept
@@ -175,12 +176,11 @@ def _draw_arc(
 
 
 def bench(prefix: str) -> dict[int, dict[str, Any]]:
-    """The measurements PREFIX@LENGTH of bench/results.jsonl by their length, in its order."""
-    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
+    """The last measurements PREFIX@LENGTH on one CPU thread, by their length."""
     found = {}
-    for row in rows:
-        name, at, length = row["name"].partition("@")
-        if at and name == prefix and length.isdigit():
+    for name, row in on_one_thread().items():
+        of, _, length = name.partition("@")
+        if of == prefix and length.isdigit():
             found[int(length)] = row
     return dict(sorted(found.items()))
 
@@ -437,15 +437,14 @@ def site(out: Path) -> None:
 
 def lasyn_ratios() -> dict[str, float]:
     """What LaSyn's output layer and its training cost, from bench/results.jsonl."""
-    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
-    last = {row["name"]: row["ratio"] for row in rows}
+    last = on_one_thread()
     names = {
         "layer/lasyn@literal": "output layer, against the literal sum",
         "layer/lasyn@softmax": "output layer, against one softmax",
         "train/lasyn_transformer@K1": "training, K = 1, against the Transformer",
         "train/lasyn_transformer@K5": "training, K = 5, against the Transformer",
     }
-    return {what: last[name] for name, what in names.items()}
+    return {what: last[name]["ratio"] for name, what in names.items()}
 
 
 def main() -> int:

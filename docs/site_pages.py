@@ -7,7 +7,6 @@ any other file of the project becomes a download; one that leads nowhere stops t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from bench.harness import records
 from fairseq_syntax.corpus.multitask import linearize
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -200,20 +200,22 @@ def _toctree(names: Iterable[str]) -> list[str]:
 
 def speed_table() -> str:
     """bench/results.jsonl as a page: the last measurement of every name."""
-    rows = [json.loads(line) for line in (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines()]
-    last = {row["name"]: row for row in rows}
+    last = {row["name"]: row for row in records()}
     lines = [
         "# Measured speed",
         "",
         "Written from `bench/results.jsonl`, which `make bench` writes: medians of ratios that were taken in one run,",
         "with the lowest and the highest. The unit says what is divided by what: of speeds, ours is faster above 1.",
+        "The oldest do not say when and with which commit they were taken; + stands for changes to it.",
         "",
-        "| measure | ratio | from | to | unit | device | threads |",
-        "|:--|--:|--:|--:|:--|:--|--:|",
+        "| measure | ratio | from | to | unit | device | threads | date | commit |",
+        "|:--|--:|--:|--:|:--|:--|--:|:--|:--|",
     ]
     for name, row in sorted(last.items()):
-        numbers = " | ".join(f"{row[key]:.2f}" for key in ("ratio", "ratio_min", "ratio_max"))
-        lines.append(f"| `{name}` | {numbers} | {row['unit']} | {row['device']} | {row['threads']} |")
+        ratios = (row[key] for key in ("ratio", "ratio_min", "ratio_max"))
+        numbers = " | ".join(f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}" for ratio in ratios)
+        taken = " | ".join(row.get(key) or "" for key in ("date", "commit"))
+        lines.append(f"| `{name}` | {numbers} | {row['unit']} | {row['device']} | {row['threads']} | {taken} |")
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,7 @@ import re
 
 import pictures
 
+from bench.harness import on_one_thread
 from fairseq_syntax.lab.recipes.kept import Kept
 
 ROOT = pictures.ROOT
@@ -152,8 +153,7 @@ def _labels_by_language() -> list[str]:
 
 def _cluster() -> list[str]:
     """What the page of clusters says of costs, from the last measure of Stanza's speed and from the parser's README."""
-    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
-    *_, parser = (row["detail"] for row in rows if row["name"] == "parse/stanza")
+    parser = on_one_thread()["parse/stanza"]["detail"]
     speed = parser["words_per_second"]
     hours = [f"{sentences * 25 / speed / 3600:,.0f}" for sentences in (10**7, 10**8, 10**9)]
     assert 65 < 10**7 * 25 / speed / 60 / 32 < 75, "docs/cluster.md: 32 cores parse 10^7 sentences in 70 minutes"
@@ -276,9 +276,8 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
 
 
 def bench() -> dict[str, str]:
-    """The last ratio of each measure of bench/results.jsonl, with two digits."""
-    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
-    return {row["name"]: f"{row['ratio']:.2f}" for row in rows}
+    """The last ratio of each measure on one CPU thread, with two digits."""
+    return {name: f"{row['ratio']:.2f}" for name, row in on_one_thread().items()}
 
 
 def _differences(scores: dict[str, float]) -> list[float]:

@@ -1,6 +1,6 @@
 """``make gpu``: the tests that need a GPU, then the measures on it, written down in one record that can be committed.
 
-``python tools/gpu.py [--multi30k]``. The record is ``bench/gpu.json``: the device and the versions, each
+``python tools/gpu.py [--multi30k]``. The record is ``bench/gpu.json``: the device, the commit and the versions, each
 test's outcome and what the measures say; the measures are in ``bench/results.jsonl`` as ever. At its end it says what
 differs from the emulated device. ``make gpu EMULATED=1`` tries all this where there is no GPU, with one measure, and
 leaves no record: its times are a CPU's.
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import emulated_cuda  # noqa: E402
+from bench.harness import commit  # noqa: E402
 
 RESULTS, RECORD = ROOT / "bench" / "results.jsonl", ROOT / "bench" / "gpu.json"
 MEASURES = ("layer/", "train/", "generate/", "memory/")
@@ -69,7 +70,7 @@ def differences(outcomes: dict[str, str]) -> list[str]:
 
 
 def main() -> int:
-    """Run all, and write the record; 1 if a test failed or there is no GPU."""
+    """Run all, and write the record; 1 if a test failed, none passed or there is no GPU."""
     parser = argparse.ArgumentParser(description="Tests and measures on a GPU, and their record.")
     parser.add_argument("--multi30k", action="store_true", help="then train examples/multi30k/gpu.yaml (DATA, PARSER)")
     args = parser.parse_args()
@@ -79,6 +80,7 @@ def main() -> int:
     emulated, outcomes = emulated_cuda.installed(), tests()
     record: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -95,7 +97,7 @@ def main() -> int:
         recipe = ROOT / "examples" / "multi30k" / "gpu.yaml"
         subprocess.run([sys.executable, "-m", "fairseq_syntax", "run", recipe], cwd=ROOT, check=True)
     print("\n".join(differences(outcomes)))
-    return int("failed" in outcomes.values())
+    return int("failed" in outcomes.values() or "passed" not in outcomes.values())
 
 
 if __name__ == "__main__":

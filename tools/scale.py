@@ -162,9 +162,9 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
             write_text(folder, "train", pairs, 1)
             write_text(folder, "valid", VALID, 2)
             text.finish()
-    ask = [sys.executable, "-c", "from bench.harness import device_name; print(device_name())"]
-    device = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    about = {"cores": os.cpu_count(), "device": device, "python": platform.python_version()}
+    ask = [sys.executable, "-c", "import json; from bench.harness import circumstances as c; print(json.dumps(c()))"]
+    told = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    about = {"cores": os.cpu_count(), "python": platform.python_version(), **json.loads(told)}
     for name, command in steps(folder, workers):
         step = Step.of(name, [folder / f"{name or 'validation'}.row"], pairs=pairs, command=command)
         if step.record() is not None:
@@ -215,7 +215,7 @@ def table(rows: list[dict]) -> str:
 def main() -> int:
     """Run the sizes, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, nargs="+", action="extend", default=[], metavar="N")
+    parser.add_argument("--pairs", type=int, nargs="+", action="extend", required=True, metavar="N")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for the corpora, removed at the end")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="default: 1")
     parser.add_argument("--note", default="", help="to be said below the table, such as what else the machine did")

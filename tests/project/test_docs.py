@@ -303,6 +303,16 @@ def test_pictures_draw_what_the_tables_say() -> None:
     assert next(iter(pictures.bench("layer/ldd"))) == 32
 
 
+def test_the_table_of_speeds_says_when_and_shows_small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"unit": "u", "device": "d", "threads": 1, "ratio_min": 0.9, "ratio_max": 2.0}
+    new = {"name": "b", "ratio": 1.0, "date": "2026-11-29", "commit": "12345678"}
+    monkeypatch.setattr(site_pages, "records", lambda: [row | {"name": "a", "ratio": 0.00114}, row | new])
+    assert site_pages.speed_table().endswith(
+        "| `a` | 0.0011 | 0.90 | 2.00 | u | d | 1 |  |  |\n"
+        "| `b` | 1.00 | 0.90 | 2.00 | u | d | 1 | 2026-11-29 | 12345678 |\n"
+    )
+
+
 def labels(picture: Path) -> list[str]:
     """What is written in an SVG by Matplotlib, which draws letters as paths and says beside them what they are."""
     return re.findall("<!-- (.*) -->", picture.read_text("utf-8"))

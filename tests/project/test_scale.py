@@ -65,3 +65,10 @@ def test_a_table_without_some_rows(tmp_path):
     page = scale.table([*rows, row | {"step": "parse", "pairs": 10}])
     assert "| filter | 1 s, 20 MB (10) | 1 s, 20 MB (10) |\n| parse | 1 s, 20 MB (10) | not run |" in page
     assert page.endswith("2,000 pairs: 2 cores (x), 1 worker(s), Python 3.11; busy.\n")
+
+
+def test_a_run_of_no_size_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--work", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        scale.main()
+    assert "--pairs" in capsys.readouterr().err

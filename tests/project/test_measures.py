@@ -1,0 +1,95 @@
+"""What benchmarks and other programs that measure write down, and that a failure is none of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench import harness, serve
+from tools import gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """An empty file of results in a folder of its own."""
+    path = tmp_path / "bench" / "results.jsonl"
+    path.parent.mkdir()
+    monkeypatch.setattr(harness, "RESULTS", path)
+    harness.commit.cache_clear()
+    yield path
+    harness.commit.cache_clear()
+
+
+def test_a_measure_says_when_and_of_which_commit_it_was(results, monkeypatch):
+    """With a mark if programs were changed since, but not for the results themselves; outside a checkout of none."""
+    program = results.parent.parent / "program.py"
+    git = ["git", "-C", program.parent, "-c", "user.name=a", "-c", "user.email=a@b"]
+
+    def recorded() -> dict:
+        harness.commit.cache_clear()
+        return harness.record("a/b", [2.0, 1.0, 4.0], unit="u")
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(program.parent.parent))
+    assert recorded()["commit"] is None
+    program.write_text("1\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    found = recorded()
+    assert head.startswith(found["commit"]) and len(found["commit"]) >= 8 and found["date"].count("-") == 2
+    program.write_text("2\n")
+    assert recorded()["commit"] == f"{found['commit']}+"
+    assert [row["commit"] for row in harness.records()] == [None, found["commit"], f"{found['commit']}+"]
+    assert found["ratio"] == 2.0 and json.loads(results.read_text().splitlines()[1]) == found
+
+
+def test_pages_take_the_last_measure_on_one_cpu_thread(results):
+    rows = [
+        {"name": "a", "threads": 1, "ratio": 1},
+        {"name": "a", "threads": 1, "ratio": 2, "runs_on": "cpu"},
+        {"name": "a", "threads": 2, "ratio": 3, "runs_on": "cpu"},
+        {"name": "a", "threads": 1, "ratio": 4, "runs_on": "cuda"},
+        {"name": "b", "threads": 2, "ratio": 5},
+    ]
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert {name: row["ratio"] for name, row in harness.on_one_thread().items()} == {"a": 2}
+
+
+def test_loads_of_other_clients_and_input_are_other_measures(results, monkeypatch):
+    @contextmanager
+    def server(*args):
+        yield 1, 2
+
+    async def load(port, requests, clients, seconds):
+        return serve.Load(seconds, right=clients)
+
+    monkeypatch.setattr(serve, "server", server)
+    monkeypatch.setattr(serve, "load", load)
+    monkeypatch.setattr(serve, "resident", lambda pid: 1.0)
+    monkeypatch.setattr(serve, "_requests", lambda *args: [])
+    for clients, text in ((64, None), (200, None), (200, ["a"])):
+        serve.run("model", "parser", text, clients=clients, seconds=1.0, pairs=1)
+    assert [row["name"] for row in harness.records()] == [
+        "serve/throughput@64",
+        "serve/throughput@200",
+        "serve/text@200",
+    ]
+
+
+@pytest.mark.parametrize("outcomes, status", [(["passed", "skipped"], 0), (["passed", "failed"], 1), (["skipped"], 1)])
+def test_a_run_on_a_gpu_without_a_test_that_passes_is_none(tmp_path, monkeypatch, capsys, outcomes, status):
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(gpu.emulated_cuda, "installed", lambda: True)
+    monkeypatch.setattr(gpu, "tests", lambda: dict(zip("ab", outcomes)))
+    monkeypatch.setattr(gpu, "measures", lambda names, keep: [])
+    assert gpu.main() == status
+    assert '"commit"' in capsys.readouterr().out
