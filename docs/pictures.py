@@ -372,8 +372,15 @@ def by_dependency() -> Figure:
 
 
 def by_property(name: str, year: int) -> list[dict[str, Any]]:
-    """The groups of sentences by a property of the parse, with their scores, from a report of `score --by`."""
+    """The groups of sentences by a property of the parse, with their scores, from a report of `score --by`.
+
+    Raises:
+        ValueError: the report is not of the translations that are kept of ``trained``
+    """
     report = json.loads((DATA / f"multi30k-by-{year}.json").read_text("utf-8"))
+    scores = {one["name"]: one["mean"]["BLEU"] for one in kept("trained").scores[f"test_{year}"]["report"]["systems"]}
+    if any(abs(scores[one["name"]] - one["mean"]["BLEU"]) > 1e-6 for one in report["systems"]):
+        raise ValueError(f"docs/data/multi30k-by-{year}.json is of other translations than those that are kept")
     (found,) = [one["intervals"] for one in report["by_syntax"] if one["property"] == name]
     return found
 

@@ -303,6 +303,15 @@ def test_pictures_draw_what_the_tables_say() -> None:
     assert next(iter(pictures.bench("layer/ldd"))) == 32
 
 
+@pytest.mark.checkout
+def test_a_report_of_other_translations_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(pictures.by_property("dependency-length", 2017)) == 4
+    longer = pictures.kept("trained-longer")
+    monkeypatch.setattr(pictures, "kept", lambda grid: longer)
+    with pytest.raises(ValueError, match="other translations"):
+        pictures.by_property("dependency-length", 2017)
+
+
 def test_the_table_of_speeds_says_when_and_shows_small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"unit": "u", "device": "d", "threads": 1, "ratio_min": 0.9, "ratio_max": 2.0}
     new = {"name": "b", "ratio": 1.0, "date": "2026-11-29", "commit": "12345678"}
