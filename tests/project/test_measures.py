@@ -83,6 +83,17 @@ def test_loads_of_other_clients_and_input_are_other_measures(results, monkeypatc
     ]
 
 
+def test_a_step_that_failed_costs_nothing_that_is_written(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples" / "cluster")
+    import costs
+
+    monkeypatch.setattr("fairseq_syntax.cli.main", lambda words: int(words[0] == "binarize"))
+    monkeypatch.setattr(costs.subprocess, "run", lambda *args, **kwargs: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit, match="binarize failed"):
+        costs.rates(20, 5)
+
+
 @pytest.mark.parametrize("outcomes, status", [(["passed", "skipped"], 0), (["passed", "failed"], 1), (["skipped"], 1)])
 def test_a_run_on_a_gpu_without_a_test_that_passes_is_none(tmp_path, monkeypatch, capsys, outcomes, status):
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
