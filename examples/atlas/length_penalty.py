@@ -126,11 +126,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE", help="of measure.py")
     parser.add_argument("--seed", type=int, default=3, help="of the models (default: 3)")
     args = parser.parse_args()
-    results: Mapping[str, Any] = json.loads(args.results.read_text(encoding="utf-8"))
+    if not args.results.is_file():
+        parser.error(f"{args.results}: no such file; measure.py writes it")
     try:
         found = {of.recipe.name: tuned(of, args.seed) for of in map(plan, args.recipes or LANGUAGES)}
     except SyntaxDataError as error:
         parser.error(str(error))
+    # Read only now: measure.py may have written others in the half hour that this took.
+    results: Mapping[str, Any] = json.loads(args.results.read_text(encoding="utf-8"))
     write({**results, "length_penalty": found}, args.results)
     print(args.results)
     return 0

@@ -367,6 +367,25 @@ def test_all_translations_of_a_beam_are_written_for_each_penalty(beam, tmp_path)
     assert not stage.is_done() and of.checkpoint(of.runs[0]) in stage.inputs, "another model is translated anew"
 
 
+def test_what_was_measured_meanwhile_stays(tmp_path, monkeypatch):
+    """Best penalties are added to the results as they are when these have been found."""
+    results = tmp_path / "results.json"
+    results.write_text('{"languages": "before"}')
+
+    def tuned(of, seed):
+        results.write_text('{"languages": "after"}')
+        return {"seed": seed}
+
+    monkeypatch.setattr(length_penalty, "tuned", tuned)
+    command = ["length_penalty.py", str(ATLAS / "atis.yaml"), "--results", str(results), "--seed", "2"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert length_penalty.main() == 0
+    assert json.loads(results.read_text()) == {"languages": "after", "length_penalty": {"atis": {"seed": 2}}}
+    results.unlink()
+    with pytest.raises(SystemExit):
+        length_penalty.main()
+
+
 def test_where_another_length_penalty_changes_the_sign_of_a_gain():
     def of(gain, before):
         penalties = {"plain": {"best": 1.0, "test": [9.0, 10.0]}, "S": {"best": 0.2, "test": [0.0, 10.0 + before]}}
