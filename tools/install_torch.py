@@ -64,8 +64,8 @@ def size(report: dict[str, Any]) -> str:
         request = urllib.request.Request(item["download_info"]["url"], method="HEAD")
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
-                total += int(answer.headers.get("Content-Length") or 0)
-        except (OSError, ValueError):
+                total += int(answer.headers["Content-Length"])  # None if the index does not say
+        except (OSError, ValueError, TypeError):
             return "several gigabytes"
     return f"{total / 1e9:.1f} GB in {len(report['install'])} packages"
 

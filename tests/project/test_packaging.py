@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from pathlib import Path
 from typing import ClassVar
 
@@ -215,6 +216,8 @@ def test_the_size_of_a_download_is_asked_of_its_index(monkeypatch):
 
     monkeypatch.setattr(tool.urllib.request, "urlopen", lambda request, timeout: Answer())
     assert tool.size(report("nvidia-cudnn")) == "1.5 GB in 1 packages"
+    Answer.headers = Message()  # an index that does not say
+    assert tool.size(report("nvidia-cudnn")) == "several gigabytes"
     monkeypatch.undo()
     assert tool.size(report()) == "several gigabytes"  # not to be had
 
