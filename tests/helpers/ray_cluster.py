@@ -32,9 +32,9 @@ class Nodes:
     def add(self, cores: int = 1) -> None:
         self.nodes.append(self.cluster.add_node(num_cpus=cores, **_COMMON))
 
-    def kill(self, number: int = 0) -> None:
-        """Kills a node, as a machine that fails; by default the oldest."""
-        self.cluster.remove_node(self.nodes.pop(number), allow_graceful=False)
+    def kill(self) -> None:
+        """Kills the oldest node, as a machine that fails."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
 
 
 _COMMON = {"include_dashboard": False, "node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
