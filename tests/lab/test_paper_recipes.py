@@ -141,6 +141,12 @@ def test_dlaa_settings_are_those_that_the_paper_prints():
         assert {name for name in dropout if dropout[name] == "0"} == recipe.systems.keys() & {"SDRNMT-1", "SDRNMT-2"}
 
 
+def test_rnnsearch_reads_the_source_in_both_directions():
+    systems = load(EXAMPLES / "supervised_heads/table1-nist-zh-en.yaml").systems
+    bidirectional = {name for name, one in systems.items() if one.size.get("encoder-bidirectional") == "true"}
+    assert bidirectional == {"RNNsearch", "SE-NMT", "Tree2Seq"}
+
+
 def test_heads_gains_are_those_that_the_paper_prints():
     for path, metric, gain in (
         ("table3-wmt17-zh-en", "BLEU", 0.86),
