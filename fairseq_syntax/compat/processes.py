@@ -1,8 +1,9 @@
-"""Changes to fairseq's processes: several processes without a GPU, several trainings in one, open files."""
+"""Changes to fairseq's processes: several processes without a GPU, several trainings in one, open files, logs."""
 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import resource
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils
+from fairseq.logging import progress_bar
 from fairseq.models import distributed_fairseq_model as wrapping
 from torch import nn
 
@@ -21,10 +23,11 @@ OPEN_FILES = 128  # needed for training
 
 
 def install() -> None:
-    """Allow several processes without a GPU, and make successive trainings in one process independent."""
+    """Allow several processes without a GPU, make trainings in one process independent, and open logs once."""
     if not torch.cuda.is_available():
         _run_without_gpus()
     _begin_trainings_anew()
+    _log_once()
 
 
 def _run_without_gpus() -> None:
@@ -100,6 +103,26 @@ def _begin_trainings_anew() -> None:
                 vars(function).pop(name, None)
 
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def _log_once() -> None:
+    """Close the file of ``--log-file`` before it is opened again.
+
+    fairseq opens it in each epoch and never closes it: the lines of epoch N would be written N times, and a training of
+    many epochs would run out of open files.
+    """
+    original = progress_bar.progress_bar
+
+    @functools.wraps(original)
+    def one_log(*args: Any, log_file: str | None = None, **kwargs: Any) -> progress_bar.BaseProgressBar:
+        logger = progress_bar.logger
+        for handler in list(logger.handlers) if log_file is not None else ():
+            if isinstance(handler, logging.FileHandler):
+                logger.removeHandler(handler)
+                handler.close()
+        return original(*args, log_file=log_file, **kwargs)
+
+    progress_bar.progress_bar = one_log
 
 
 def check_open_files() -> None:

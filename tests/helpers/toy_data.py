@@ -130,11 +130,17 @@ def fairseq(command: str, *argv) -> str:
     alone = ["--num-workers", "0"] if command in ("generate", "validate") and "--num-workers" not in argv else []
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), *alone, "--user-dir", USER_DIR]
     out = io.StringIO()
+    logs = [logging.getLogger(name) for name in (f"fairseq_cli.{command}", "fairseq.logging.progress_bar")]
+    handlers = [{*log.handlers} for log in logs]
     try:
         with redirect_stdout(out), composed_quickly():
             module.cli_main()
     finally:
         sys.argv = saved
+        for log, before in zip(logs, handlers, strict=True):
+            for handler in {*log.handlers} - before:  # of --log-file, which fairseq leaves open
+                log.removeHandler(handler)
+                handler.close()
     return out.getvalue()
 
 

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.checkout, pytest.mark.slow]
 class InProcess(Runner):
     """Runs commands in this process, which has fairseq loaded: it takes seconds to."""
 
-    def _run(self, command, log) -> int:
+    def _run(self, command, log, gpus) -> int:
         program, arguments = command.words[0], command.arguments()
         text = StringIO()
         if program == "fairseq-syntax":

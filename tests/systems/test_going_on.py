@@ -63,6 +63,14 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
+def test_each_line_of_the_log_is_written_once(toy, tmp_path):
+    """fairseq opens the log in each epoch, and writes a line into all that are open."""
+    log = "--log-file", tmp_path / "log", "--log-format", "simple"
+    toy_data.train(toy.data, tmp_path / "model", *log, encoder_layers=1, max_epoch=3)
+    epochs = re.findall(r"epoch 00(\d) \| (?:valid|loss)", (tmp_path / "log").read_text("utf-8"))
+    assert epochs == [*"112233"]
+
+
 def test_a_kill_while_a_checkpoint_is_copied_leaves_the_former_one(tmp_path, monkeypatch):
     """fairseq writes the first of several whole, and the others over the former ones."""
     from fairseq import checkpoint_utils, file_io
