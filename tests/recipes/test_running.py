@@ -190,7 +190,7 @@ def test_programs_on_one_machine_share_its_gpus(visible, count, shares):
 
 
 @pytest.mark.parametrize(
-    ("options", "gpus"), [([], ["a", "b"]), (["--set", "env={CUDA_VISIBLE_DEVICES: c}"], ["c", "c"])]
+    ("options", "gpus"), [([], ["a", "b"]), (["--set", "env={CUDA_VISIBLE_DEVICES: 'c,d'}"], ["c", "d"])]
 )
 def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, monkeypatch, options, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
