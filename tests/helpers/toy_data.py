@@ -126,8 +126,10 @@ def segment(raw: Path, out: Path, kind: str = "sentencepiece", size: int = 40) -
 def fairseq(command: str, *argv) -> str:
     """``fairseq-COMMAND ARGV`` with the plugin, in this process; what it printed."""
     module = importlib.import_module(f"fairseq_cli.{command}")
-    # A worker that loads batches is started where a test asks for it: what fairseq does by itself costs a fork a run.
-    alone = ["--num-workers", "0"] if command in ("generate", "validate") and "--num-workers" not in argv else []
+    # A process that loads batches is started where a test asks for it. One that fairseq starts by itself costs a fork,
+    # and survives a training that ends in the middle of an epoch.
+    loads = command in ("train", "generate", "validate") and "--num-workers" not in argv
+    alone = ["--num-workers", "0"] if loads else []
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), *alone, "--user-dir", USER_DIR]
     out = io.StringIO()
     logs = [logging.getLogger(name) for name in (f"fairseq_cli.{command}", "fairseq.logging.progress_bar")]

@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from argparse import Namespace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from toy_data import fairseq, logged
 
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.lab.scoring.diversity import Diversifier, training_bigrams
-from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
+from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, is_within, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
 TAGS = ["DET", "NOUN", "VERB"]
@@ -157,16 +158,21 @@ def test_a_store_without_tags(monkeypatch):
 # ---------------------------------------------------------------------------------------------- variations
 
 
-def test_edit_distance_by_enumeration():
-    def slow(a, b):
-        if not a or not b:
-            return len(a) + len(b)
-        return min(slow(a[1:], b) + 1, slow(a, b[1:]) + 1, slow(a[1:], b[1:]) + (a[0] != b[0]))
+@cache
+def edit_distance(a: tuple, b: tuple) -> int:
+    """By enumeration of all edits."""
+    if not a or not b:
+        return len(a) + len(b)
+    substituted = edit_distance(a[1:], b[1:]) + (a[0] != b[0])
+    return min(edit_distance(a[1:], b) + 1, edit_distance(a, b[1:]) + 1, substituted)
 
+
+def test_edit_distance_by_enumeration():
     rng = random.Random(1)
-    for _ in range(60):
-        a, b = ([rng.randrange(3) for _ in range(rng.randrange(5))] for _ in range(2))
-        assert edit_distance(a, b) == slow(a, b)
+    for _ in range(200):
+        a, b = (tuple(rng.choices(range(3), k=rng.randrange(8))) for _ in range(2))
+        for limit in range(9):
+            assert is_within(a, b, limit) == (edit_distance(a, b) <= limit)
 
 
 def test_pairs_of_neighbours():
@@ -185,7 +191,7 @@ def test_variations_are_valid_and_at_their_distance():
             varied = random_variation(sequence, distance, bigrams, rng)
             if varied is None and distance == 4:
                 continue  # edits can lead to where no other is valid
-            assert edit_distance(sequence, varied) == distance
+            assert edit_distance(tuple(sequence), tuple(varied)) == distance
             assert bigrams.pairs.issuperset(neighbours(varied))
             found.add(tuple(varied))
     assert len(found) > 20
@@ -355,7 +361,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     measured = json.loads((tmp_path / "out/diversity.json").read_text())
     assert measured[0]["translations"] == 10
     for line, distance, tags, _ in rows:
-        assert edit_distance(base[int(line)], tags.split()) == int(distance)
+        assert edit_distance(tuple(base[int(line)]), tuple(tags.split())) == int(distance)
     assert "distinct-1" in capsys.readouterr().out
 
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained[0])], arg_overrides={"data": str(data)})

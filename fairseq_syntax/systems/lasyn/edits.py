@@ -14,14 +14,24 @@ EDGE = -2  # precedes the first and follows the last tag of a sentence
 TRIES = 300  # consecutive failed edits before a variation is given up
 
 
-def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """The Levenshtein distance: the fewest insertions, deletions and substitutions that turn ``a`` into ``b``."""
-    row = list(range(len(b) + 1))
+def is_within(a: Sequence[int], b: Sequence[int], limit: int) -> bool:
+    """Whether at most ``limit`` insertions, deletions and substitutions turn ``a`` into ``b`` (Levenshtein distance).
+
+    Takes time in proportion to ``limit`` and the length, since only prefixes whose lengths differ by at most ``limit``
+    are compared.
+    """
+    if abs(len(a) - len(b)) > limit:
+        return False
+    far = limit + 1
+    row = {j: j for j in range(min(len(b), limit) + 1)}  # the distances of a prefix of `a` from prefixes of `b`
     for i, x in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(diagonal + (x != y), row[j] + 1, row[j - 1] + 1)
-    return row[-1]
+        above, row = row, {}
+        for j in range(max(0, i - limit), min(len(b), i + limit) + 1):
+            substituted = above.get(j - 1, far) + (x != b[j - 1]) if j else far
+            row[j] = min(substituted, above.get(j, far) + 1, row.get(j - 1, far) + 1)
+        if min(row.values()) > limit:
+            return False
+    return row[len(b)] <= limit
 
 
 class TagBigrams:
@@ -82,7 +92,7 @@ def random_variation(sequence: Template, distance: int, bigrams: TagBigrams, rng
         # Never empty: no translation is, and the next edit needs a tag to delete or substitute.
         valid = changed and allowed.issuperset(neighbours(changed))
         # An edit may undo an earlier one, so the distance is not the number of edits.
-        if valid and edit_distance(sequence, changed) == reached + 1:
+        if valid and not is_within(sequence, changed, reached):  # a single edit adds at most 1
             current, reached, failures = changed, reached + 1, 0
             continue
         failures += 1
