@@ -4,9 +4,9 @@ Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Represent
 
 - *Absolute*: the sinusoidal encoding of a word's depth, combined with that of its sequential position,
   ``p = tanh(U p_depth + V p_sequence)``.
-- *Relative*: relative positions whose buckets are distances in the tree. For an ancestor and a
-  descendant, the distance is the signed difference of their depths (positive downward); for other words, the length of
-  the path between them, positive if i precedes j and negative otherwise. It is clipped at k.
+- *Relative*: relative positions whose buckets are distances in the tree. For an ancestor and a descendant, the distance
+  is the signed difference of their depths (positive downward); for other words, the length of the path between them,
+  positive if i precedes j and negative otherwise. It is clipped at k.
 """
 
 from __future__ import annotations

@@ -297,6 +297,9 @@ def test_kept_translations_replace_those_of_other_settings(recipe):
     again, made = run(recipe, kept="kept.jsonl.gz")
     assert made == ["score test"] and len(again.kept_runs) == 4
     assert again.results().reports == results.reports
+    # Data that are asked for are made: other recipes may use them.
+    data = [stage.kind for stage in Work(again.plan, to="binarize").stages()]
+    assert {"parse", "pieces", "binarize"} <= {*data} and "train" not in data
 
 
 def kept_by(recipe: Path, changes: dict[str, str]) -> Path:

@@ -90,7 +90,12 @@ class Work:
         return not any(stage.is_stale() for stage in before if not stage.listed and stage.name not in beside)
 
     def stages(self) -> list[Stage]:
-        """The stages up to the translations of the chosen runs, except for runs with stored results."""
+        """The stages up to the translations of the chosen runs, except for runs with stored results.
+
+        Stored results replace models and translations: if only data are requested, they are made for all chosen runs.
+        """
+        if KINDS.index(self.to) < KINDS.index("train"):
+            return self._wanted(self.plan.stages(self.chosen))
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
         # If all translations are stored, only the data for scoring are needed, such as references, but not parses and
