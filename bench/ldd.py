@@ -23,7 +23,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import PackedSyntax, pack
-from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.attention import HeadInputs, SyntaxSelfAttention
 from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
@@ -88,7 +88,7 @@ def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], Non
         torch.autograd.grad(out, (q, k, v), gradient)
 
     functions = {
-        "linear": lambda: backward(term().attend(q, k, v, None)),
+        "linear": lambda: backward(term().attend(HeadInputs(q, q, q, k, v), None)),
         "dense": lambda: backward(term().scores(q @ k.transpose(2, 3), None).softmax(-1) @ v),
         "plain": lambda: backward(F.scaled_dot_product_attention(q, k, v)),
     }

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from bench import corpus
 from bench.harness import compare, device, measure, record
 from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.systems.pascal import gaussian
 
@@ -61,7 +62,7 @@ def layer() -> None:
 
         def ours(q=q, k=k, v=v, parent=parent, position=position, gradient=gradient) -> None:
             factor = gaussian(parent[:, :, None], position[:, None, :], 1.0)
-            attended = FactorTerm(factor[:, None]).attend(q, k, v, None)
+            attended = FactorTerm(factor[:, None]).attend(HeadInputs(q, q, q, k, v), None)
             assert attended is not None
             torch.autograd.grad(attended, (q, k, v), gradient)
 

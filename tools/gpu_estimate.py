@@ -119,6 +119,7 @@ def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str
     import torch.nn.functional as F
 
     import emulated_cuda
+    from fairseq_syntax.model.attention import HeadInputs
     from fairseq_syntax.model.dense_factors import FactorTerm
 
     found: dict[str, dict[int, dict[str, float]]] = {"dense factors": {}}
@@ -133,7 +134,7 @@ def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str
             for ours in (True, False):
                 with emulated_cuda.counted(trace=True) as counts:
                     if ours:
-                        out = FactorTerm(factor).attend(q, k, v, None)
+                        out = FactorTerm(factor).attend(HeadInputs(q, q, q, k, v), None)
                         assert out is not None  # the factor needs no gradient
                     else:
                         out = F.scaled_dot_product_attention(q, k, v, scale=1.0)

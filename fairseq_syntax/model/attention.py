@@ -73,13 +73,13 @@ class ScoreTerm:
         """
         return None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+    def attend(self, inputs: HeadInputs, key_padding_mask: Tensor | None) -> Tensor | None:
         """A faster form of the same function for all heads, [B, H, T, d]; None if there is none for these inputs.
 
         It is used if this is the only term, no scores are observed, and no weights are dropped.
 
         Args:
-            q, k, v: [B, H, T, d], of all heads of the layer; ``q`` is already divided by ``√d``
+            inputs: of all heads of the layer
             key_padding_mask: [B, T], True on padding; None if there is no padding
         """
         return None
@@ -102,13 +102,13 @@ class WhereParsed(ScoreTerm):
             return None
         return torch.where(self._parsed, 0.0 if added is None else added, 0.0 if otherwise is None else otherwise)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+    def attend(self, inputs: HeadInputs, key_padding_mask: Tensor | None) -> Tensor | None:
         if type(self._otherwise) is not ScoreTerm:
             return None
-        attended = self._term.attend(q, k, v, key_padding_mask)
+        attended = self._term.attend(inputs, key_padding_mask)
         if attended is None:
             return None
-        return torch.where(self._parsed, attended, plain_attention(q, k, v, key_padding_mask))
+        return torch.where(self._parsed, attended, plain_attention(inputs.q, inputs.k, inputs.v, key_padding_mask))
 
 
 def plain_attention(
@@ -194,7 +194,8 @@ class SyntaxSelfAttention(MultiheadAttention):
 
         alone = not observe and len(terms) == 1 and attn_mask is None and incremental_state is None
         if alone and (drop == 0.0 or terms[0].without_dropout):
-            attended = terms[0].attend(q, k, v, key_padding_mask)  # [B, H, T, d]
+            inputs = HeadInputs(query, memory, q, k, v, tuple(tensors))
+            attended = terms[0].attend(inputs, key_padding_mask)  # [B, H, T, d]
             if attended is not None:
                 return self._merge(attended), None
 

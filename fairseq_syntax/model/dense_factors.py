@@ -36,11 +36,11 @@ class FactorTerm(ScoreTerm):
         factor = inputs.tensors[0] if inputs is not None and self.tensors else self.factor
         return scores + factor.to(scores.dtype) if self._add else scores * factor.to(scores.dtype)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+    def attend(self, inputs: HeadInputs, key_padding_mask: Tensor | None) -> Tensor | None:
         if self.tensors:
             return None
         mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-        return _DenseFactorAttention.apply(q, k, v, self.factor, mask, self.heads, self._add)
+        return _DenseFactorAttention.apply(inputs.q, inputs.k, inputs.v, self.factor, mask, self.heads, self._add)
 
 
 class _DenseFactorAttention(torch.autograd.Function):

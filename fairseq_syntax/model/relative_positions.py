@@ -9,13 +9,16 @@ shared by the heads.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem
+from fairseq_syntax.model.heads import HeadClaims, HeadSystem
 from fairseq_syntax.model.task import SyntaxTask
 
 
@@ -58,15 +61,6 @@ class RelativeEmbeddings(nn.Module):
         return {layer: part for layers, unbound in parts for layer, part in zip(layers, unbound)}
 
 
-def check_word_order(args: Namespace, task: SyntaxTask) -> None:
-    """Check that a model whose only positions are those of the parse is not trained without parses."""
-    if getattr(args, "no_token_positional_embeddings", False) and task.cfg.parse_dropout:
-        raise SyntaxDataError(
-            "--parse-dropout: without token positions, a sentence without its parse would have no word order",
-            hint="leave out either that or --no-token-positional-embeddings",
-        )
-
-
 class RelativeTerm(ScoreTerm):
     """The two formulas above, with a bucket for each pair.
 
@@ -76,7 +70,7 @@ class RelativeTerm(ScoreTerm):
     """
 
     def __init__(self, buckets: Tensor, vectors: Tensor) -> None:
-        self._buckets, self._vectors = buckets, vectors
+        self._buckets, self.tensors = buckets, (vectors,)
 
     @property
     def buckets(self) -> Tensor:
@@ -85,7 +79,7 @@ class RelativeTerm(ScoreTerm):
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         # Not in __init__, since a checkpointed layer runs twice. One unbind joins both gradients in one kernel.
-        keys, self._values = self._vectors.to(inputs.q.dtype).unbind()
+        keys, self._values = inputs.tensors[0].to(inputs.q.dtype).unbind()
         by_bucket = inputs.q @ keys.t()  # [B, H, T, R]; q holds the 1/√d
         return scores + by_bucket.gather(3, self.buckets.expand_as(scores))
 
@@ -108,7 +102,41 @@ def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
     return zeros.scatter_add(3, buckets, wide).to(weights.dtype)
 
 
-def distance_buckets(length: int, most: int, device: torch.device) -> Tensor:
-    """Shaw's own buckets: ``clip(j − i, −k, k) + k``, [1, T, T] int64, for T = ``length`` and k = ``most``."""
-    place = torch.arange(length, device=device)
-    return (place - place[:, None]).clamp(-most, most)[None] + most
+class RelativeSystem(EncoderSystem):
+    """A system with relative positions in all heads of its layers; a base class."""
+
+    reads_queries = True
+
+    def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        self.embed_dim, self._num_heads = args.encoder_embed_dim, args.encoder_attention_heads
+
+    def embeddings(self, layers: Sequence[int], most: int) -> RelativeEmbeddings:
+        """New embeddings of the positions from −k (``most``) to k."""
+        return RelativeEmbeddings(layers, 2 * most + 1, self.embed_dim // self._num_heads)
+
+    def fit(self, layer: int, num_heads: int) -> None:
+        for embeddings in self.children():
+            if isinstance(embeddings, RelativeEmbeddings):
+                embeddings.fit(layer, self.embed_dim // num_heads)
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(scales=frozenset(range(num_heads)))
+
+
+class TreePositions(RelativeSystem):
+    """A system with positions in the tree; a base class."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:
+        super().__init__(options, args, task)
+        no_others = getattr(args, "no_token_positional_embeddings", False)
+        self._unordered_without_parse = no_others and bool(task.cfg.parse_dropout)
+
+    def connect(self, systems: Mapping[str, HeadSystem]) -> None:
+        if self._unordered_without_parse and "relative_positions" not in systems:
+            raise SyntaxDataError(
+                "--parse-dropout: without token positions, a sentence without its parse would have no word order",
+                hint="leave out either that or --no-token-positional-embeddings, or add the system relative_positions",
+            )

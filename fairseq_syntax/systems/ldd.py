@@ -100,12 +100,12 @@ class LddTerm(ScoreTerm):
         ldd = self._factors.dense(scores.dtype)
         return ldd if self._replace else scores * ldd
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+    def attend(self, inputs: HeadInputs, key_padding_mask: Tensor | None) -> Tensor | None:
         if not self._linear:
             return None
         if self._replace:
-            return sparse_factor_attention(None, None, v, self._factors, key_padding_mask)
-        return sparse_factor_attention(q, k, v, self._factors, key_padding_mask)
+            return sparse_factor_attention(None, None, inputs.v, self._factors, key_padding_mask)
+        return sparse_factor_attention(inputs.q, inputs.k, inputs.v, self._factors, key_padding_mask)
 
 
 def uniform_factor(syntax: SyntaxBatch, groups: int) -> Tensor:

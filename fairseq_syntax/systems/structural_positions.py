@@ -27,11 +27,11 @@ from fairseq_syntax.model.encoder import register_encoder_system
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeTerm, check_word_order
+from fairseq_syntax.model.relative_positions import RelativeTerm, TreePositions
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.systems.relative_depth import TreePositions, piece_depth
+from fairseq_syntax.systems.relative_depth import piece_depth
 
 KINDS = ("absolute", "relative", "both")
 
@@ -116,7 +116,6 @@ class StructuralPositions(TreePositions):
                 "--no-token-positional-embeddings leaves those out",
                 hint="--structural-positions relative needs none",
             )
-        check_word_order(args, task)
         self.most = options.structural_clip
         layers = layer_numbers("--structural-layers", options.structural_layers, args.encoder_layers)
         self._layers = layers if kind != "absolute" else ()

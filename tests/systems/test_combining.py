@@ -90,7 +90,7 @@ def test_any_two_systems_work_together_or_are_refused(pair, two_groups):
             torch.testing.assert_close(alone, whole[row], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("other", ["relative_depth", "structural_positions"])
+@pytest.mark.parametrize("other", ["relative_depth", "relative_positions", "structural_positions"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_ldd_sets_the_size_of_the_heads_that_others_act_on(other, order, two_groups):
     systems = ["ldd", other][::order]
@@ -133,7 +133,7 @@ def test_a_head_that_another_system_computes_is_refused(other):
     combined(f"ldd,{other}", **{**options, "ldd_variant": "UDP"})
 
 
-@pytest.mark.parametrize("other", ["relative_depth", "structural_positions"])
+@pytest.mark.parametrize("other", ["relative_depth", "relative_positions", "structural_positions"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_queries_that_another_system_leaves_out_are_missed(other, order, two_groups):
     """Half of relative positions would do nothing."""
@@ -141,8 +141,8 @@ def test_queries_that_another_system_leaves_out_are_missed(other, order, two_gro
     options = {"ldd_variant": "LDA", "ldd_label_groups": two_groups}
     with data_error("ldd", other, "layer 0"):
         combined(names, **options)
-    combined(names, **options, depth_layers="1", structural_layers="1")
-    combined(names, **options, depth_layers="1", structural_positions="absolute")
+    combined(names, **options, depth_layers="1", relative_layers="1", structural_layers="1")
+    combined(names, **options, depth_layers="1", relative_layers="1", structural_positions="absolute")
 
 
 @pytest.mark.parametrize("order", ["pascal,lisa", "lisa,pascal"])

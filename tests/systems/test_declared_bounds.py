@@ -164,6 +164,7 @@ def test_every_number_declares_its_range_and_help_shows_it(config):
         ("supervised_heads", "parent_layer"),
         ("predicted_pascal", "predicted_layers"),
         ("relative_depth", "depth_layers"),
+        ("relative_positions", "relative_layers"),
         ("structural_positions", "structural_layers"),
         ("gcn", "gcn_after"),
     ],

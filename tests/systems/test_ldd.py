@@ -16,6 +16,7 @@ from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
+from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddConfig, LddTerm
 
@@ -85,7 +86,7 @@ def test_forms_agree(variant, left):
     for form in ("linear", "dense"):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
         if form == "linear":
-            out = term.attend(*inputs, mask)
+            out = term.attend(HeadInputs(q, q, *inputs), mask)
         else:
             scores = term.scores(inputs[0] @ inputs[1].transpose(2, 3), None)
             out = scores.masked_fill(mask[:, None, None, :], float("-inf")).softmax(-1) @ inputs[2]
@@ -100,9 +101,10 @@ def test_form_is_chosen_by_the_number_of_entries():
     sentences = some_sentences(2, (20, 30))
     syntax = SyntaxBatch(flat_of(sentences), tokens_of(sentences, False), PAD)
     x = torch.randn(2, len(GROUPS), syntax.size[1], 4)
+    inputs = HeadInputs(x, x, x, x, x)
     few, many = (term_of(syntax, variant) for variant in ("LDP", "UDD"))
-    assert few.attend(x, x, x, None) is not None and many.attend(x, x, x, None) is None
-    assert term_of(syntax, "LDP", "dense").attend(x, x, x, None) is None
+    assert few.attend(inputs, None) is not None and many.attend(inputs, None) is None
+    assert term_of(syntax, "LDP", "dense").attend(inputs, None) is None
     assert isinstance(many, LddTerm) and not many.without_dropout
     assert term_of(syntax, "UDD", "linear").without_dropout
     assert term_of(syntax, "ULDD", "linear").without_dropout

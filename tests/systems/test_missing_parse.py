@@ -85,10 +85,10 @@ def test_without_a_parse_scores_are_those_of_a_plain_transformer(arch, heads):
         torch.testing.assert_close(logits(model, lines, [False] * 5), plain(**inputs)[0], atol=1e-5, rtol=1e-4)
 
 
-def test_sequential_positions_beside_relative_depth_need_no_parse():
+def test_relative_positions_beside_relative_depth_need_no_parse():
     """A sentence without one is read as by a model whose depths all mean nothing, in any batch."""
-    options = {"depth_sequential": 3, "no_token_positional_embeddings": True}
-    model, lines = tiny_syntax.tiny_model("relative_depth_transformer", **options).eval(), lstm_models.lines(8)
+    options = {"encoder_syntax": "relative_depth,relative_positions", "no_token_positional_embeddings": True}
+    model, lines = tiny_syntax.tiny_model("syntax_transformer", **options).eval(), lstm_models.lines(8)
     parsed = [False, True, False, True, False]
     mixed = logits(model, lines, parsed)
     for i, (line, keep) in enumerate(zip(lines, parsed)):
@@ -258,7 +258,8 @@ def test_a_model_whose_only_positions_are_those_of_the_parse_is_not_trained_with
     with data_error("--parse-dropout"):
         untrained(toy.data, *given, "--parse-dropout", "0.1")
     untrained(toy.data, f"{arch}_transformer", *options, "--parse-dropout", "0.1")
-    untrained(toy.data, "relative_depth_transformer", "--depth-sequential", "3", *given[-1:], "--parse-dropout", "0.1")
+    with_positions = ("syntax_transformer", "--encoder-syntax", f"{arch},relative_positions", *given[1:])
+    untrained(toy.data, *with_positions, "--parse-dropout", "0.1")
 
 
 def test_bleu_of_validation_is_of_text_whatever_is_to_be_removed(toy):

@@ -11,8 +11,8 @@ from fairseq_syntax.model.losses import system_losses
 
 TRANSFORMERS = {
     "gcn": ("gcn_transformer", {"gcn_layers": 2}),
-    "relative_depth": ("relative_depth_transformer", {"depth_sequential": 2}),
-    "relative_depth alone": ("relative_depth_transformer", {}),
+    "relative_depth": ("relative_depth_transformer", {}),
+    "relative_depth and positions": ("syntax_transformer", {"encoder_syntax": "relative_depth,relative_positions"}),
     "structural_positions": ("structural_positions_transformer", {}),
     "dbsa": ("dbsa_transformer", {}),
     "dbsa, the paper's subwords": ("dbsa_transformer", {"dbsa_chain": True}),

@@ -1,4 +1,4 @@
-"""Relative depth and structural positions: against loops over pairs, in both forms, and in any batch."""
+"""Relative positions, relative depth, structural positions: against loops over pairs, in both forms, in any batch."""
 
 import math
 import random
@@ -11,9 +11,10 @@ from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model
 
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, sums_by_bucket
 from fairseq_syntax.model.trees import Forest
 from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, piece_depth
+from fairseq_syntax.systems.relative_positions import distance_buckets
 from fairseq_syntax.systems.structural_positions import (
     StructuralConfig,
     StructuralPositions,
@@ -24,7 +25,8 @@ from fairseq_syntax.systems.structural_positions import (
 LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
 SYSTEMS = [
     ("relative_depth", {}),
-    ("relative_depth", {"depth_clip": 1, "depth_sequential": 3}),
+    ("relative_depth", {"depth_clip": 1}),
+    ("relative_positions", {"relative_clip": 3}),
     ("structural_positions", {"structural_positions": "absolute"}),
     ("structural_positions", {"structural_positions": "relative", "structural_clip": 2}),
     ("structural_positions", {"structural_positions": "both"}),
@@ -64,10 +66,14 @@ def attention_by_loops(q, k, v, bucket, keys, values, padding):
 
 
 def attend_densely(term, q, k, v, padding):
-    given = HeadInputs(q, q, q, k, v)
+    given = HeadInputs(q, q, q, k, v, term.tensors)
     scores = term.scores(q @ k.transpose(2, 3), given).masked_fill(padding[:, None, None, :], -math.inf)
     weights = scores.softmax(dim=-1)
     return weights @ v + term.output(weights, given)
+
+
+def attend(term, q, k, v, padding):
+    return term.attend(HeadInputs(q, q, q, k, v, term.tensors), padding)
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
 
     expected = attention_by_loops(q, k, v, bucket, *vectors.detach(), padding)
     real = ~padding[:, None, :, None]
-    for found in (attend_densely(term, q, k, v, padding), term.attend(q, k, v, padding)):
+    for found in (attend_densely(term, q, k, v, padding), attend(term, q, k, v, padding)):
         assert torch.allclose(found.double() * real, expected, atol=1e-5)
 
 
@@ -111,7 +117,7 @@ def test_gradients_of_the_two_forms_agree(heads):
     term = DepthTerm(depth_buckets(step, 2), embeddings.by_layer()[0])
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
     found = []
-    for form in (attend_densely, lambda term, *given: term.attend(*given)):
+    for form in (attend_densely, attend):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
         (form(term, *inputs, padding) * weight).sum().backward()
         found.append([*(x.grad for x in inputs), *(p.grad.clone() for p in embeddings.parameters())])
@@ -120,7 +126,7 @@ def test_gradients_of_the_two_forms_agree(heads):
         assert torch.allclose(dense, fast, atol=1e-5)
 
 
-def test_sequential_buckets_by_loops(heads):
+def test_relative_positions_by_loops(heads):
     _, padding, q, k, v = heads
     vectors = RelativeEmbeddings([0], 5, 4).by_layer()[0]
     term = RelativeTerm(distance_buckets(padding.size(1), 2, q.device), vectors)
@@ -161,6 +167,13 @@ def test_structural_distances_by_walking_up(most, left):
         for i, one in enumerate(words):
             for j, other in enumerate(words):
                 assert buckets[b, start + i, start + j] == tree_bucket(line, one, other, most), (line, one, other)
+
+
+def test_in_a_chain_they_are_the_distances_of_words():
+    """Plain relative positions of words, also of one in two pieces."""
+    chain = batch([Line([1, 1, 2, 1], [0, 0, 1, 2], [(1, 1, 1)] * 4, [5] * 5 + [2])], False)
+    word = torch.tensor([0, 1, 2, 2, 3])
+    assert structural_buckets(chain, 2)[0, :5, :5].equal((word - word[:, None]).clamp(-2, 2) + 2)
 
 
 def test_structural_distances_are_exact_in_mixed_precision():
@@ -206,11 +219,12 @@ def test_a_sentence_does_not_depend_on_its_batch(name, options):
 
 
 @pytest.mark.parametrize("name, options", SYSTEMS)
-def test_the_parse_matters_and_everything_learns(name, options):
+def test_the_parse_matters_to_systems_that_read_it_and_everything_learns(name, options):
     model = tiny_model("syntax_transformer", encoder_syntax=name, **options)
     flat = [Line(l.pieces, [0] * len(l.heads), l.labels, l.tokens) for l in LINES]
     model.eval()
-    assert any(not torch.allclose(a, b) for a, b in zip(encode(model, LINES, True), encode(model, flat, True)))
+    changed = any(not torch.allclose(a, b) for a, b in zip(encode(model, LINES, True), encode(model, flat, True)))
+    assert changed == (name != "relative_positions")
     model.train()
     model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
     for parameter in model.encoder.systems.parameters():

@@ -35,6 +35,10 @@ CELLS = [
     ("tree2seq", "bfloat16 model"),
     ("sennrich_haddow", "fairseq-hydra-train `--multirun`"),
     ("dlaa (hard)", "two processes, `--ddp-backend pytorch_ddp`"),
+    *(
+        (row, "two processes, `--ddp-backend pytorch_ddp --checkpoint-activations`")
+        for row in ("relative_depth", "structural_positions")  # several layers share parameters
+    ),
     ("lasyn", "two processes, `--ddp-backend pytorch_ddp --find-unused-parameters`"),
     *(
         (row, "two processes with two batches per update equal one process")
