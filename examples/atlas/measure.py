@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
@@ -38,6 +38,7 @@ from fairseq_syntax.runtime.files import read_lines
 
 HERE = Path(__file__).resolve().parent
 BASELINE = "transformer"
+RELATIVE = "relative"  # the plain Transformer with relative positions; those of a system as well: relative+SYSTEM
 LANGUAGES = ("libreoffice", *(f"libreoffice-{language}" for language in ("fr", "hu", "tr", "zh_cn", "ja")))
 NEEDS_CHARACTERS = ("zh", "ja-mecab", "ko-mecab")  # tokenizers beside which BLEU of characters is given
 CONTROLS = ("linear", "random", "relabelled")
@@ -48,6 +49,7 @@ MULTI30K = HERE.parent / "multi30k"
 MULTI30K_TESTS = ("test_2016", "test_2017")
 
 Runs = dict[str, list[list[str]]]
+Item = TypeVar("Item")
 
 
 def plan(name: str | Path) -> Plan:
@@ -90,13 +92,18 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
         order: word order, where the recipe's folder does not have it
     """
     test, baseline = of.tests[0], of.recipe.baseline
-    runs, measured = runs_of(of, test), of.folder / "order.json"
+    every, measured = runs_of(of, test), of.folder / "order.json"
+    runs = without_relative(every)
     order = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else order
     controls = list(of.recipe.parse.controls)
     result: dict[str, Any] = {"order": order, "baseline": baseline, "systems": planned(of)}
     if not runs:
         return result
     result |= scored(of, runs)
+    if result["systems"] and {baseline, RELATIVE} <= every.keys():
+        system, its_controls = next(iter(result["systems"].items()))
+        names = [f"{system}.{control}" for control in its_controls]
+        result["relative"] = against_relative(of, every, system, names)
     if baseline in runs:
         pages, properties = pages_of(of, test), [Property.of(text) for text in PROPERTIES]
         references = [text_of(path) for path in of.references(test)]
@@ -105,6 +112,31 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
         by = measure_by(scorer, runs, baseline, controls, parses, properties, groups=pages)
         result["metrics"]["BLEU"]["by"] = by
     return result
+
+
+def without_relative(systems: Mapping[str, Item]) -> dict[str, Item]:
+    """The systems without relative positions."""
+    return {name: item for name, item in systems.items() if name.partition("+")[0] != RELATIVE}
+
+
+def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str]) -> dict[str, Any]:
+    """Relative positions against the baseline; against them, a system, its first control, and both together.
+
+    Systems that have not been run are left out.
+    """
+    test, baseline = of.tests[0], of.recipe.baseline
+    compared = [("parse", system), ("both", f"{RELATIVE}+{system}"), *(("control", name) for name in controls[:1])]
+    others = {kind: name for kind, name in compared if name in runs}
+    runs = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
+    references, metrics = [text_of(path) for path in of.references(test)], {}
+    for metric, scorer in scorers(references, of).items():
+        resampled = Resampled(scorer, runs, DRAWS, groups=pages_of(of, test))
+        metrics[metric] = {
+            "plain": resampled.score[baseline],
+            "gain": figures(resampled.difference(RELATIVE, baseline)),
+            **{kind: figures(resampled.difference(name, RELATIVE)) for kind, name in others.items()},
+        }
+    return {"seeds": {name: len(each) for name, each in runs.items()}, "metrics": metrics}
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:
@@ -132,7 +164,7 @@ def characters(lines: Sequence[str]) -> int:
 def planned(of: Plan) -> dict[str, list[str]]:
     """The systems of a recipe without the baseline and without control parses, each with its control parses."""
     controls = of.recipe.parse.controls
-    systems = [name for name in of.recipe.systems if name.rpartition(".")[2] not in controls]
+    systems = [name for name in without_relative(of.recipe.systems) if name.rpartition(".")[2] not in controls]
     systems.remove(of.recipe.baseline)
     return {name: [control for control in controls if f"{name}.{control}" in of.recipe.systems] for name in systems}
 
@@ -219,7 +251,12 @@ def text_of(path: Path) -> list[str]:
 def atis() -> dict[str, Any] | None:
     """By the quality of the parse; None if nothing has been run."""
     runs = {**runs_of(plan("atis-parser"), "test"), **runs_of(plan("atis"), "test")}
-    return parse_quality(runs) if runs else None
+    if not runs:
+        return None
+    found = parse_quality(without_relative(runs))
+    if {BASELINE, RELATIVE} <= runs.keys():
+        found["relative"] = against_relative(plan("atis"), runs, "PSH.gold", ["PSH.linear"])
+    return found
 
 
 def longer() -> dict[str, Any]:

@@ -30,6 +30,7 @@ from by_language import (
     planned,
     where,
 )
+from relative import corpora_of, relative_sentence, relative_table
 from wording import (
     MARKERS,
     NOT_RUN,
@@ -44,6 +45,7 @@ from wording import (
     new_figure,
     row_of,
     seeds_of,
+    shown,
     twin_of,
     with_zero,
 )
@@ -340,6 +342,8 @@ def page(results: Mapping[str, Any]) -> str:
     is_atlas = "multi30k" in results
     titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
     others = others_table(languages, titles[1] if is_atlas else "Other systems")
+    first, controls = next(iter(planned(languages).items()))
+    first, corpora = shown(first), corpora_of(results)
     parts = {
         "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
         "others": others.render("markdown") if len(planned(languages)) > 1 else "",
@@ -348,14 +352,16 @@ def page(results: Mapping[str, Any]) -> str:
         "where": where(languages),
         "more": more_about(languages),
         "correlations": correlations(languages),
+        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls, metric)),
     }
-    sentences = [languages_sentence(languages)]
+    sentences = [languages_sentence(languages), relative_sentence(corpora, first)]
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
         sentences = [
             gains_sentence(tests),
             syntax_sentence(tests),
             f"One English text in six languages: {sentences[0]}",
+            sentences[1],
             amounts_sentence(results["amounts"]),
             quality_sentence(quality),
         ]

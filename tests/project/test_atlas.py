@@ -30,6 +30,7 @@ try:
     import length_penalty
     import measure
     import page
+    import relative
     import word_order
     import wording
 finally:
@@ -452,7 +453,44 @@ def test_languages_differ_in_the_language_alone(results):
 
 def test_the_rows_of_parse_quality_are_those_of_the_recipes():
     named = set(load(ATLAS / "atis.yaml").systems) | set(load(ATLAS / "atis-parser.yaml").systems)
-    assert named == {"transformer", *(page.name_of(*row) for row in page.parse_rows())}
+    assert {*measure.without_relative(dict.fromkeys(named))} == {
+        "transformer",
+        *(page.name_of(*row) for row in page.parse_rows()),
+    }
+
+
+def test_relative_positions_against_what_needs_a_parse(results):
+    """What they gain over plain, and supervised heads over them, is what supervised heads gain over plain."""
+    for language in results["languages"].values():
+        for metric, row in language.get("relative", {"metrics": {}})["metrics"].items():
+            heads = wording.row_of(language["metrics"][metric]["rows"], "PSH")
+            assert row["gain"][0] + row["parse"][0] == pytest.approx(heads["gain"][0], abs=3e-4)
+            linear = wording.twin_of(heads, "linear")["gain"]
+            assert row["gain"][0] + row["control"][0] == pytest.approx(linear[0], abs=3e-4)
+
+
+def test_what_is_said_of_relative_positions():
+    bleu = {"plain": 20.25, "gain": [2.25, 1, 3], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
+    corpora = {
+        "in French": {"seeds": {"transformer": 3, "relative": 2}, "metrics": {"BLEU": bleu, "chrF": bleu}},
+        "in German": {},
+        "on ATIS": {"seeds": {"transformer": 3, "relative": 3}, "metrics": {"BLEU": {**bleu, "both": [-0.25, -1, 1]}}},
+    }
+    french, german, atis = relative.relative_table(corpora, "PSH", ["linear"]).rows
+    assert french[:2] == ["French", "20.25"] and french[-2:] == [wording.NOT_RUN, "2"] and german[-1] == "0"
+    assert atis[2:-1] == [
+        wording.interval(figures)
+        for figures in ([2.25, 1, 3], *list(corpora["on ATIS"]["metrics"]["BLEU"].values())[2:])
+    ]
+    assert "linear" not in relative.relative_table(corpora, "PSH", []).render("text")
+    text = relative.relative_sentence(corpora, "PSH")
+    assert (
+        "+2.2 BLEU in French and +2.2 on ATIS;" in text and "PSH is significantly worse in French and on ATIS;" in text
+    )
+    assert "-0.2 BLEU on ATIS (not significant) (2 seeds)." in text
+    bleu["parse"] = [0.5, -1, 2]
+    assert "not significantly better in French" in relative.relative_sentence(corpora, "PSH")
+    assert "not been measured" in relative.relative_sentence({"in German": {}}, "PSH")
 
 
 def test_the_bootstrap_draws_pages(capsys):
