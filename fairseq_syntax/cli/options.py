@@ -17,6 +17,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, is_read_once, read_lines, read_stdin, write_json
+from fairseq_syntax.runtime.named_files import check_distinct
 
 if TYPE_CHECKING:
     from fairseq_syntax.lab.scoring.report import System
@@ -67,7 +68,7 @@ def read_translations(args: Namespace, *others: str | None) -> tuple[list[System
         SyntaxDataError: files differ in their number of lines, or two systems have the same name
     """
     from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.lab.scoring.report import check_names, read_system
+    from fairseq_syntax.lab.scoring.report import read_system
 
     references = [read_text(path) for path in args.ref]
     if args.tokenize is None:
@@ -80,7 +81,7 @@ def read_translations(args: Namespace, *others: str | None) -> tuple[list[System
     read = [*zip(args.ref, references), *((path, text) for path, text in zip(others, texts) if path and text)]
     read += [(run.path, run.lines) for system in systems for run in system.runs]
     check_parallel([(path, len(lines)) for path, lines in read])
-    check_names([system.name for system in systems])
+    check_distinct(system.name for system in systems)
     return systems, [references, *texts]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
@@ -27,21 +28,24 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
     if not equals or os.path.exists(text):
         paths = files_of(text)
         return name_of(paths[0]), paths
-    if not name:
-        raise SyntaxDataError(f"no name before the sign: {text!r}", hint="NAME=FILE[,FILE…]")
-    return name, files_of(files)
+    paths = files_of(files)
+    return name or name_of(paths[0]), paths
 
 
 def systems_by_name(
     texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """The files of each system by name, as in :func:`named_files`; no name may occur twice or in ``others``."""
-    systems: dict[str, list[str]] = {}
-    for name, files in (named_files(text, name_of) for text in texts):
-        if name in systems or name in others:
-            raise SyntaxDataError(f"two systems are called {name}", hint="name them: NAME=FILE")
-        systems[name] = files
-    return systems
+    named = [named_files(text, name_of) for text in texts]
+    check_distinct([*others, *(name for name, _ in named)])
+    return dict(named)
+
+
+def check_distinct(names: Iterable[str], what: str = "systems") -> None:
+    """Raise SyntaxDataError if two systems, or others, have the same name, because one would be lost."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SyntaxDataError(f"two {what} are called {name}", hint="name them: NAME=FILE")
 
 
 def file_by_name(

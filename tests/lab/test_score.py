@@ -393,7 +393,7 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
     with data_error(path="short"):
         run("score", "--ref", files / "ref", "--sys", short)
     a = read_system(str(files / "a"))
-    with data_error(str(files / "a"), "--sys"):
+    with data_error(str(files / "a"), "NAME=FILE"):
         evaluate([a, a], [read_text(files / "ref")], Options())
     with data_error(str(files / "a")):
         evaluate([a], [read_text(files / "ref")], Options(), baseline="c")

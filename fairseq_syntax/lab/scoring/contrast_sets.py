@@ -19,7 +19,7 @@ from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.outputs import check_parallel
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
-from fairseq_syntax.runtime.named_files import named_files
+from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
 LONGEST = 15  # words; longer distances form one group, as in LingEval97's program
 OPTIONAL = ("category", "distance")
@@ -154,10 +154,7 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
     """Join several sets into one, in which the names of categories include their set."""
     if len(sets) == 1:
         return sets[0]
-    names = [one.name for one in sets]
-    for name in names:
-        if names.count(name) > 1:
-            raise SyntaxDataError(f"two sets are called {name}", hint="name them: --set A=FILE B=FILE")
+    check_distinct((one.name for one in sets), "sets")
     whole = ContrastSet("all")
     for one in sets:
         sources, rows = len(whole.sources), len(whole.rows)

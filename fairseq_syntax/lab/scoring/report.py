@@ -35,7 +35,7 @@ from fairseq_syntax.lab.scoring.significance import (
 )
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds, p_value
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.named_files import named_files
+from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
 logger = logging.getLogger(__name__)
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
@@ -103,13 +103,6 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
     return parses
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise SyntaxDataError if two systems have the same name, because one would be lost."""
-    for name in names:
-        if names.count(name) > 1:
-            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
-
-
 def evaluate(
     systems: Sequence[System],
     references: Sequence[Sequence[str]],
@@ -148,7 +141,7 @@ def evaluate(
         SyntaxDataError: line counts differ, a name occurs twice, or the baseline does not exist
     """
     names = [system.name for system in systems]
-    check_names(names)
+    check_distinct(names)
     bases = list(dict.fromkeys([baseline or names[0], *also_against]))
     for name in bases:
         if name not in names:
