@@ -42,6 +42,7 @@ COMMAND = Command(__doc__, "use", ARGUMENTS, step=3, needs_fairseq=True)
 def main(args: Namespace) -> None:
     from fairseq_syntax.inference.alignment import agreement, check_gold, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
+    from fairseq_syntax.lab.scoring.outputs import check_parallel
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator, checkpoint_of
 
@@ -56,8 +57,8 @@ def main(args: Namespace) -> None:
     sentences = list(read_sentences(args.input))
     translations = list(read_lines(args.translations))
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
-    if gold is not None and len(gold) != len(sentences):
-        raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
+    counts = [(args.input, len(sentences)), (args.translations, len(translations))]
+    check_parallel([*counts, *([] if gold is None else [(args.gold, len(gold))])])
     translator = Translator.load(checkpoints, **options)
     translator.check_parses(args.input)
     if args.choose:

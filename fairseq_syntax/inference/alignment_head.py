@@ -9,7 +9,6 @@ mean of the heads of the last layer, or of the heads that the model was trained 
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -26,8 +25,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights
 from fairseq_syntax.inference.recorded_attention import KINDS, recorded
 from fairseq_syntax.inference.spelling import places_of_pieces
-from fairseq_syntax.runtime.files import file_sha256, write_json
-from fairseq_syntax.runtime.manifest import sealed, unsealed
+from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.manifest import read_sealed, write_sealed
 
 __all__ = ["AlignmentHead"]
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def head_path(checkpoint: str | os.PathLike[str]) -> Path:
 def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: Any) -> Path:
     """Save the head next to its checkpoint, with the checkpoint's SHA-256 and how the head was chosen."""
     path = head_path(checkpoint)
-    write_json(path, sealed({**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about}))
+    write_sealed(path, {**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about})
     return path
 
 
@@ -102,7 +101,7 @@ def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
     path = head_path(checkpoint)
     if not path.exists():
         return default_head(model)
-    if _values(path)["checkpoint"] != file_sha256(checkpoint):
+    if read_sealed(path, _AGAIN)["checkpoint"] != file_sha256(checkpoint):
         logger.warning("%s was chosen for another model than %s, and is not used; %s", path, checkpoint, _AGAIN)
         return default_head(model)
     return read_head(path, model)
@@ -114,7 +113,7 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
     Raises:
         SyntaxDataError: there is no such file, it is damaged, or the model does not have the head
     """
-    values = _values(path)
+    values = read_sealed(path, _AGAIN)
     head = AlignmentHead(**{f.name: values[f.name] for f in fields(AlignmentHead)})
     layers = _cross_attentions(model)
     if head.layer is None:
@@ -125,15 +124,6 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
         message = f"names layer {head.layer}, head {head.head}, which the model does not have"
         raise SyntaxDataError(message, path=path, hint=_AGAIN)
     return head
-
-
-def _values(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"contains no attention head: {error}"
-        raise SyntaxDataError(message, path=path, hint=_AGAIN) from None
-    return unsealed(values, path, _AGAIN)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import StrPath, file_digest, read_json, write_json
+from fairseq_syntax.runtime.files import StrPath, file_digest, read_bytes, read_json, write_json
 from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
@@ -49,12 +49,35 @@ def check_entry(path: StrPath, entry: Mapping[str, Any], hint: str) -> str:
     return str(current["xxh3"])
 
 
+def write_sealed(path: StrPath, values: Mapping[str, Any]) -> None:
+    """Write a JSON file with a checksum of its values."""
+    write_json(path, sealed(values))
+
+
+def read_sealed(path: StrPath, hint: str, version: int | None = None) -> dict[str, Any]:
+    """Read the values of :func:`write_sealed`.
+
+    Raises:
+        SyntaxDataError: the file is missing or damaged, or its ``format`` is not this version
+    """
+    raw = read_bytes(path)
+    try:
+        values = json.loads(raw)
+    except ValueError:
+        values = None
+    values = unsealed(values, path, hint)
+    if version is not None and values.get("format") != version:
+        message = f"is of format {values.get('format')!r}; this version reads {version}"
+        raise SyntaxDataError(message, path=path, hint=hint)
+    return values
+
+
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Add a checksum of the values, as ``checksum``, to JSON values."""
     return {**values, "checksum": _seal(values)}
 
 
-def unsealed(values: Any, path: StrPath, hint: str | None = None) -> dict[str, Any]:
+def unsealed(values: Any, path: StrPath, hint: str) -> dict[str, Any]:
     """Verify and remove the checksum of :func:`sealed` values. Raises SyntaxDataError if they have changed."""
     values = dict(values) if isinstance(values, dict) else {}
     if values.pop("checksum", None) != _seal(values):
@@ -78,17 +101,7 @@ class Manifest:
     def read(cls, folder: StrPath) -> Manifest | None:
         """Read the manifest of a folder; None if there is none. Raises SyntaxDataError if it is damaged."""
         path = Path(folder) / MANIFEST
-        try:
-            values = json.loads(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
-            raise SyntaxDataError(f"is damaged: {error}", path=path, hint=cls.hint) from error
-        values = unsealed(values, path)
-        if values.get("format") != FORMAT_VERSION:
-            message = f"is of format {values.get('format')!r}; this version reads {FORMAT_VERSION}"
-            raise SyntaxDataError(message, path=path, hint=cls.hint)
-        return cls(folder, values["files"])
+        return cls(folder, read_sealed(path, cls.hint, FORMAT_VERSION)["files"]) if path.exists() else None
 
     def check(self, names: Iterable[str], *, once: bool = False) -> dict[str, str]:
         """Verify files, and return the checksums, by name, of those that the manifest lists.
@@ -140,4 +153,4 @@ def note_files(folder: StrPath, names: Iterable[str]) -> None:
         files |= {name: entry_of(folder / name) for name in names if (folder / name).is_file()}
         if before is not None and files == before.files:
             return
-        write_json(folder / MANIFEST, sealed({"format": FORMAT_VERSION, "files": dict(sorted(files.items()))}))
+        write_sealed(folder / MANIFEST, {"format": FORMAT_VERSION, "files": dict(sorted(files.items()))})

@@ -6,15 +6,13 @@ the data have one) and, for source factors, the label inventory.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import write_json
-from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, sealed, unsealed
+from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, read_sealed, write_sealed
 
 FORMAT_VERSION = 1
 DESCRIPTION = "export.json"
@@ -55,7 +53,7 @@ class Exported:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``export.json``, with the checksums of the folder's other files."""
         files = {path.name: entry_of(path) for path in sorted(Path(folder).iterdir()) if path.name not in _UNREAD}
-        write_json(Path(folder) / DESCRIPTION, sealed({**asdict(self), "files": files}))
+        write_sealed(Path(folder) / DESCRIPTION, {**asdict(self), "files": files})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Exported:
@@ -64,16 +62,7 @@ class Exported:
         if not path.exists():
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
             raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint)
-        try:
-            exported = cls(**unsealed(json.loads(path.read_text(encoding="utf-8")), path))
-        except SyntaxDataError:  # a SyntaxDataError is a ValueError too
-            raise
-        except (OSError, ValueError, TypeError) as error:
-            raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error
-        if exported.format != FORMAT_VERSION or exported.kind not in KINDS:
-            about = f"an export of kind {exported.kind!r}, format {exported.format!r}"
-            hint = "export the model again with this version"
-            raise SyntaxDataError(f"{about}, which this version does not read", path=path, hint=hint)
+        exported = cls(**read_sealed(path, "export the model again with this version", FORMAT_VERSION))
         for name, entry in exported.files.items():
             check_entry(Path(folder) / name, entry, "copy or export the model again")
         return exported

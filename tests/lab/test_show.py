@@ -226,7 +226,6 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
         ({"numbers": [13]}, "13"),
         ({"files": {"x": str(data / "dict.en.txt")}}, "valid"),
         ({"gold": lines[:3]}, "gold"),
-        ({"checkpoints": {}}, ""),
         ({"checkpoints": {"x": f"{tmp_path}/none.pt"}}, "none.pt"),
     ):
         arguments = {

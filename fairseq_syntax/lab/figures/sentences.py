@@ -16,7 +16,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.names import tokenizer_of_text
-from fairseq_syntax.lab.scoring.outputs import read_translations
+from fairseq_syntax.lab.scoring.outputs import check_parallel, read_translations
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse, show_model
@@ -53,8 +53,6 @@ def collect(
     Raises:
         SyntaxDataError: a file is missing or does not belong to the split
     """
-    if not checkpoints:
-        raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
     if tokenize is not None:
         Scorer("bleu", [[""]], tokenize)  # an unknown one is an error before anything is translated
     shown: dict[str, tuple[Translator, Any]] = {}
@@ -69,12 +67,9 @@ def collect(
     for number in numbers:
         if not 1 <= number <= total:
             raise SyntaxDataError(f"no sentence {number}: {split} has {total}", path=data)
-    runs = {name: read_translations(path).lines for name, path in (files or {}).items()}
-    for name, lines in runs.items():
-        if len(lines) != total:
-            raise SyntaxDataError(f"{len(lines)} lines, but {split} has {total} sentences", path=(files or {})[name])
-    if gold is not None and len(gold) != total:
-        raise SyntaxDataError(f"the gold parse has {len(gold)} lines, but {split} {total} sentences")
+    runs = {name: read_translations(path) for name, path in (files or {}).items()}
+    counts = [(split, total), *((run.path, len(run.lines)) for run in runs.values())]
+    check_parallel([*counts, *([] if gold is None else [("the gold parse", len(gold))])])
     path = task.directory.store_path(split, "source")
     store = SyntaxStore(path) if os.path.exists(path) else None
     exhibits = []
@@ -84,8 +79,8 @@ def collect(
             exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)
         for name, (translator, of_model) in shown.items():
             show_model(exhibit, name, translator, of_model, number - 1)
-        for name, lines in runs.items():
-            exhibit.outputs[name] = Output(lines[number - 1])
+        for name, run in runs.items():
+            exhibit.outputs[name] = Output(run.lines[number - 1])
         exhibits.append(exhibit)
     _score(exhibits, tokenize or tokenizer_of_text([exhibit.reference for exhibit in exhibits]))
     return exhibits, src, tgt
