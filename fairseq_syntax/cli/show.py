@@ -13,7 +13,6 @@ from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, models
 from fairseq_syntax.cli.command import Command, Group, Option
 from fairseq_syntax.cli.options import refuse, sentence_numbers
 from fairseq_syntax.corpus.conllu import read_conllu
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, check_output
 from fairseq_syntax.runtime.named_files import file_by_name, model_name
@@ -42,18 +41,17 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=4, needs_fairseq=True)
 
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.heatmap import heat_maps
-    from fairseq_syntax.lab.figures.plot import FORMATS, save
+    from fairseq_syntax.lab.figures.plot import check_ending, save
     from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.use.pages.page import page
 
     is_page = args.output.lower().endswith((".html", ".htm"))
-    if not is_page and not args.output.lower().endswith(FORMATS):
-        raise SyntaxDataError("cannot be written in this form", path=args.output, hint=".html, .png, .svg or .pdf")
     numbers = sentence_numbers(args)
     if is_page:
         of_pictures = ("layers", "heads", "kind", "tree")
         refuse(args, of_pictures, "only applies to pictures; a page shows all of them")
     else:
+        check_ending(args.output)
         numbers = numbers[:1] if numbers else [1]
     models = file_by_name(args.model, model_name)
     files = file_by_name(args.sys, others=models)

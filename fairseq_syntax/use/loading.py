@@ -45,13 +45,11 @@ def load_models(
     register()
     check_device(device)
     names = [os.fspath(path) for path in paths]
-    for name in names:
-        if os.path.isdir(name):
-            raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
-        if not os.path.isfile(name):
-            there = sorted(path.name for path in Path(name).parent.glob("*.pt"))
-            beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
-            raise SyntaxDataError("no such checkpoint", path=name, hint=f"beside it: {beside}" if there else None)
+    for path in map(Path, names):
+        if not path.is_file():
+            folder = path if path.is_dir() else path.parent
+            there = ", ".join(str(other) for other in sorted(folder.glob("*.pt"))[:5])
+            raise SyntaxDataError("is not a checkpoint", path=path, hint=f"there are {there}" if there else None)
     # BLEU validation belongs to training; its options may name files of the training machine.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:

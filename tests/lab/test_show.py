@@ -358,7 +358,6 @@ def test_a_sentence_without_a_parse_has_no_tree():
 def test_heat_maps_name_what_is_not_there():
     exhibit = EXHIBITS[0][1]
     for arguments, name in (
-        ({"system": "file"}, "file"),
         ({"system": "LDD", "kind": "decoder"}, "decoder"),
         ({"system": "LDD", "heads": [3]}, "head 3"),
         ({"system": "LDD", "tree": "x"}, "tree x"),

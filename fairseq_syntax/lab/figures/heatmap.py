@@ -55,12 +55,9 @@ def heat_maps(
         src: the code of the source language, which decides the writing direction
 
     Raises:
-        SyntaxDataError: the system, kind, layer, head or tree does not exist
+        SyntaxDataError: the kind, layer, head or tree does not exist
     """
-    by_system = {name: output for name, output in exhibit.outputs.items() if output.attention}
-    if system not in by_system:
-        raise SyntaxDataError(f"there is no attention of {system}", hint=meant(system, by_system))
-    output = by_system[system]
+    output = exhibit.outputs[system]
     if kind not in output.attention:
         raise SyntaxDataError(f"{system} has no {kind} attention", hint=meant(kind, output.attention))
     weights = output.attention[kind]

@@ -171,9 +171,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
                     drawn = True
         if not drawn:
             logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
-            if metric in logged:
-                raise SyntaxDataError(f"no log contains {metric} from update {since:,} on")
-            raise SyntaxDataError(f"no log contains {metric}", hint=meant(metric, logged))
+            hint = None if metric in logged else meant(metric, logged)
+            raise SyntaxDataError(f"no log contains {metric} from update {since:,} on", hint=hint)
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(axis="x", alpha=0.3)

@@ -205,14 +205,11 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
             Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         try:
             command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
-        except ValueError as error:  # an open quotation mark
-            raise SyntaxDataError(f"no command: {program!r}: {error}", option="--beer") from error
-        try:
             printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (ValueError, OSError, subprocess.CalledProcessError) as error:  # ValueError: an open quotation mark
             detail = getattr(error, "stderr", None) or error
-            raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", hint=shlex.join(command)) from error
+            raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", option="--beer", hint=program) from error
     numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", printed)
     if not numbers:
-        raise SyntaxDataError(f"BEER printed no score: {printed.strip()[:300]!r}", hint=shlex.join(command))
+        raise SyntaxDataError(f"BEER printed no score: {printed.strip()[:300]!r}", option="--beer", hint=program)
     return float(numbers[-1])  # the score is the last number that it prints

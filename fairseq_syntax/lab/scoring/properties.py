@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -81,12 +82,14 @@ class Property:
         if not (name in PROPERTIES or (kind in ("label", "upos") and value)):
             hint = meant(name, [*PROPERTIES, "label=NAME", "upos=NAME"])
             raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=hint)
+        if not at:
+            return cls(name)
         try:
-            edges = tuple(float(edge) for edge in bounds.split(",")) if at else None
+            edges = tuple(float(edge) for edge in bounds.split(","))
         except ValueError:
-            raise SyntaxDataError(f"not numbers: {bounds!r}", hint="such as --by length@10,20,30") from None
-        if edges is not None and not all(a < b for a, b in zip((-np.inf, *edges), (*edges, np.inf))):
-            raise SyntaxDataError(f"the bounds {bounds} must increase", hint="such as --by length@10,20,30")
+            edges = (np.nan,)
+        if not all(a < b for a, b in pairwise((-np.inf, *edges, np.inf))):
+            raise SyntaxDataError(f"not increasing numbers: {bounds!r}", hint="such as --by length@10,20,30")
         return cls(name, edges)
 
     def value(self, line: ParsedLine) -> float:
