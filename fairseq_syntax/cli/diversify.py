@@ -28,6 +28,7 @@ from fairseq_syntax.cli.arguments import (
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import sentence_numbers
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.bounds import check_sentences
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
 from fairseq_syntax.runtime.named_files import files_of
@@ -73,8 +74,7 @@ def main(args: Namespace) -> None:
     diversifier = Diversifier(models, task, dataset, args.beam, args.batch_size)
     rng = random.Random(args.seed)
     if numbers := sentence_numbers(args):
-        if max(numbers) > len(dataset):
-            raise SyntaxDataError(f"must be numbers from 1 to {len(dataset)}", option="--sentences")
+        check_sentences(numbers, len(dataset), task.data_dir)
         sentences = [n - 1 for n in numbers]
     else:
         sentences = sorted(rng.sample(range(len(dataset)), min(args.random, len(dataset))))

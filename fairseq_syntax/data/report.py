@@ -20,6 +20,7 @@ from fairseq_syntax.data.directory import dictionary_path, folder_and_language
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.bounds import check_sentences
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
 
 _BLOCK = 4096  # sentences per read
@@ -101,13 +102,8 @@ def report(store: SyntaxStore, groups: str = "ud") -> str:
 
 
 def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> str:
-    """A sentence (1-based) as text: its tree with each word's pieces and most probable arcs.
-
-    Raises:
-        SyntaxDataError: the sentence does not exist
-    """
-    if not 1 <= sentence <= len(store):
-        raise SyntaxDataError(f"no sentence {sentence}: there are {len(store)}", path=store.path)
+    """A sentence (1-based) as text: its tree with each word's pieces and most probable arcs."""
+    check_sentences([sentence], len(store), store.path)
     flat = store.fetch(np.array([sentence - 1]), arcs=store.has_arcs)
     counts = flat.pieces.tolist()
     pieces = tokens.by_word(sentence - 1, counts) if tokens else [["?"] * n for n in counts]

@@ -1,9 +1,11 @@
-"""Values of options: numeric ranges, for declarations, help texts and checks, and devices."""
+"""Values of options: numeric ranges, for declarations, help texts and checks, sentence numbers, and devices."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -53,6 +55,13 @@ def whole(low: int | None = None, high: int | None = None) -> Range:
 def real(low: float | None = None, high: float | None = None) -> Range:
     """Finite floating-point numbers."""
     return Range(float, low, high)
+
+
+def check_sentences(numbers: Iterable[int], count: int, path: str | os.PathLike[str]) -> None:
+    """Raise SyntaxDataError for a sentence number, from 1, above the count of those in a file."""
+    for number in numbers:
+        if not 1 <= number <= count:
+            raise SyntaxDataError(f"no sentence {number}: there are {count}", path=path, option="--sentences")
 
 
 def check_device(name: str | None) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import check_shared
 
 # Starts a command in a new process group, and ends the group when the other end of its stdin is closed, which also
 # happens when the parent is killed. It first detaches from the parent, since Ray kills a worker's children; the exit
@@ -66,9 +65,7 @@ def run_command(
     # Prefer the commands of this environment, which may not be activated where a worker runs.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     part = f"{output}.part" if output else ""
-    if not os.path.isdir(cwd):
-        hint = "the work directory must be on a file system that all nodes share"
-        raise SyntaxDataError(f"is not there on the node {socket.gethostname()}", path=cwd, hint=hint)
+    check_shared(cwd)
     with subprocess.Popen(
         [sys.executable, "-c", WATCHER, log, part, *arguments],
         cwd=cwd,

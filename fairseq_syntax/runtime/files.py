@@ -12,6 +12,7 @@ import json
 import lzma
 import os
 import re
+import socket
 import sys
 import tempfile
 import zlib
@@ -315,6 +316,13 @@ def make_folder(path: StrPath) -> None:
     """Create a folder and its parents unless they exist."""
     with as_data_error(path):
         os.makedirs(path, exist_ok=True)
+
+
+def check_shared(folder: StrPath) -> None:
+    """Raise SyntaxDataError if a folder does not exist, such as on a machine that does not share the file system."""
+    if not os.path.isdir(folder):
+        hint = "it must be on a file system that all machines share"
+        raise SyntaxDataError(f"is not there on {socket.gethostname()}", path=folder, hint=hint)
 
 
 def is_replaced(path: StrPath) -> bool:

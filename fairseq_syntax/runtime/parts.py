@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +20,14 @@ from typing import Any, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import moved_by_parts, progress
-from fairseq_syntax.runtime.files import atomic_open_binary, fingerprint, is_replaced, make_folder, remove_leftovers
+from fairseq_syntax.runtime.files import (
+    atomic_open_binary,
+    check_shared,
+    fingerprint,
+    is_replaced,
+    make_folder,
+    remove_leftovers,
+)
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.workers import Workers, in_workers
 
@@ -125,7 +131,7 @@ def make_parts(
 def _make_part(parts: Parts, make: Callable[[Task], Made], job: tuple[Span, Task]) -> Span:
     """Make and commit a part; at module level, so that worker processes can unpickle it."""
     span, task = job
-    parts.check_folder()
+    check_shared(parts.folder)
     note, body = make(task)
     parts.commit(span, json.dumps(note).encode() + b"\n" + body)
     return span
@@ -173,12 +179,6 @@ class Parts:
         """
         make_folder(self.folder)
         remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
-
-    def check_folder(self) -> None:
-        """Raise SyntaxDataError if the folder does not exist, for example on a machine that does not share the disk."""
-        if not self.folder.is_dir():
-            hint = "write to a file system that all machines share"
-            raise SyntaxDataError(f"is not there on {socket.gethostname()}", path=self.folder, hint=hint)
 
     def commit(self, span: Span, body: bytes) -> None:
         """Write a part."""

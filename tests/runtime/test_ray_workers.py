@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.stages import Command, Stage
 from fairseq_syntax.runtime import commands, ray_workers
-from fairseq_syntax.runtime.parts import Parts
+from fairseq_syntax.runtime.files import check_shared
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 from fairseq_syntax.runtime.workers import in_workers
 
@@ -117,7 +117,7 @@ def test_options_that_contradict_each_other(tmp_path, arguments, option):
 
 def test_a_machine_that_does_not_share_the_folder_is_named(tmp_path):
     with data_error(socket.gethostname()):
-        Parts(tmp_path / "elsewhere", "f" * 32).check_folder()
+        check_shared(tmp_path / "elsewhere")
 
 
 def test_a_command_ends_with_the_worker_that_started_it(tmp_path):

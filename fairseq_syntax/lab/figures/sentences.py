@@ -17,6 +17,7 @@ from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.lab.scoring.outputs import check_parallel, read_translations
+from fairseq_syntax.runtime.bounds import check_sentences
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse, show_model
@@ -64,9 +65,7 @@ def collect(
     task, total = translator.task, len(dataset)
     src, tgt = task.cfg.source_lang, task.cfg.target_lang
     numbers = range(1, min(total, 10) + 1) if numbers is None else numbers
-    for number in numbers:
-        if not 1 <= number <= total:
-            raise SyntaxDataError(f"no sentence {number}: {split} has {total}", path=data)
+    check_sentences(numbers, total, data)
     runs = {name: read_translations(path) for name, path in (files or {}).items()}
     counts = [(split, total), *((run.path, len(run.lines)) for run in runs.values())]
     check_parallel([*counts, *([] if gold is None else [("the gold parse", len(gold))])])
