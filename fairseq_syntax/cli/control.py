@@ -14,7 +14,6 @@ from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.header import controls, header, parsed_with
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.controls import CONTROLS, Control
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished, progress
@@ -37,8 +36,6 @@ def main(args: Namespace) -> None:
     control = Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
     # The header needs the number of lines, and errors at the end of a file are found before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))
-    if n_lines == 0:
-        raise SyntaxDataError("is empty", path=args.input)
     before = parsed_with(args.input) or {}
     parser_options = before | {"control": [*controls(before), *control.for_header()]}
     make_folder(Path(args.output).parent)

@@ -55,10 +55,10 @@ def main(args: Namespace) -> None:
 
     langs = (args.source_lang, args.target_lang)
     tests, names = named_splits(args.test, of_reader=args.reader is not None), None
-    if (args.reader is None) == (args.train is None) or (args.reader is None) != (args.data is None):
+    given = [value is not None for value in (args.reader, args.data, args.train, args.valid)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
-        refuse(args, ["valid"], "the reader brings the validation data", "give an --option of it, or --train")
         # The reader alone knows which it reads, so all in the folder count; below it may be earlier outputs.
         inputs = [path for path in Path(args.data).glob("*") if path.is_file()]
         # parsed as YAML, like the reader's options in a recipe: 2017 is a number, [a, b] a list
@@ -67,8 +67,6 @@ def main(args: Namespace) -> None:
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
         refuse(args, ("download", "option"), "only applies with --reader")
-        if args.valid is None:
-            raise SyntaxDataError("is required with --train", option="--valid")
         named = {"train": args.train, "valid": args.valid, **tests}
         for name, number in args.references:
             if name not in named or not number.isdecimal():

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairseq_syntax.cli.arguments import positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.errors import SyntaxDataError
 
 SYSTEMS = ("transformer", "PASCAL")
 
@@ -24,16 +23,10 @@ COMMAND = Command(__doc__, "start", ARGUMENTS, resumes=True)
 
 
 def toy_folder() -> Path:
-    """The folder of the toy programs, in the installed package or in a checkout.
-
-    Raises:
-        SyntaxDataError: there is none
-    """
+    """The folder of the toy programs, in the installed package or in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    for folder in (package / "toy", package.parent / "examples" / "toy"):
-        if (folder / "toy.yaml").exists():
-            return folder
-    raise SyntaxDataError("the toy programs are missing", path=package / "toy", hint="install the package again")
+    installed = package / "toy"
+    return installed if installed.exists() else package.parent / "examples" / "toy"
 
 
 def main(args: Namespace) -> int:

@@ -50,9 +50,6 @@ def main(args: Namespace) -> None:
         check_text(path, "a parse of the text is given as --conllu")
     if bool(args.conllu) != bool(args.conllu_output):
         raise SyntaxDataError("requires --conllu-output", option="--conllu", hint="give both")
-    if args.max_length is not None and args.max_length < args.min_length:
-        message = f"no line has {args.min_length} tokens or more, and {args.max_length} at most"
-        raise SyntaxDataError(message, hint="--max-length is at least --min-length")
     limits = Limits(
         min_length=args.min_length,
         max_length=args.max_length,

@@ -56,8 +56,6 @@ def main(args: Namespace) -> None:
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     if bool(args.by or args.controls_by) != bool(args.conllu):
         raise SyntaxDataError("requires --by or --controls-by", option="--conllu", hint="give both")
-    if args.controls and not args.baseline:
-        raise SyntaxDataError("gains require a baseline", option="--controls", hint="--baseline NAME")
     if args.controls_by and not args.controls:
         raise SyntaxDataError("requires --controls", option="--controls-by", hint="give both")
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
@@ -98,5 +96,5 @@ def main(args: Namespace) -> None:
         parses=parses,
         groups=groups,
     )
-    gains = chain(*share_tables(report, f"gains over {args.baseline}")) if args.controls else ()
+    gains = chain(*share_tables(report, f"gains over {report['shares']['baseline']}")) if args.controls else ()
     print_report(args, report, chain(tables(report), gains))

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from data_errors import refused
 
 from fairseq_syntax.cli import demo, run
 from fairseq_syntax.cli import main as command
@@ -23,11 +22,6 @@ def test_the_recipe_of_the_toy_corpus_is_run_with_two_systems(monkeypatch: pytes
     (args,) = calls
     assert Path(args.recipe) == demo.toy_folder() / "toy.yaml"
     assert args.only == ["transformer", "PASCAL"] and args.output == str(tmp_path) and args.workers is None
-
-
-def test_a_package_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo, "__file__", str(tmp_path / "a" / "b" / "cli" / "demo.py"))
-    refused(["demo"], path=tmp_path / "a" / "b" / "toy")
 
 
 @pytest.mark.parametrize(

@@ -307,8 +307,6 @@ def test_the_command_prints_its_report(corpus, capsys):
     assert "1  ratio; the first is line 4: 10:2" in printed and "eins zwei" in printed
     with data_error("--conllu", "--conllu-output"):
         run(*argv, "--conllu", "x")
-    with data_error("--min-length", "--max-length"):
-        run(*argv, "--min-length", "5", "--max-length", "4")
 
 
 @pytest.mark.parametrize(

@@ -712,7 +712,7 @@ def test_options_that_a_corpus_of_files_or_of_a_reader_does_not_have(tmp_path, c
     prefix, output = str(tmp_path / "train"), tmp_path / "text"
     files = ["--train", prefix, "--valid", prefix]
     reader = ["--reader", "multi30k", "--data", str(tmp_path)]
-    for of in ([*files, "--download"], [*files, "--option", "tests=a"], [*reader, "--valid", prefix]):
+    for of in ([*files, "--download"], [*files, "--option", "tests=a"], [*reader, "--valid", prefix], files[:2]):
         option = next(word for word in reversed(of) if word.startswith("--"))
         assert main(["corpus", "-s", "en", "-t", "de", *of, "--output", str(output)]) == 1
-        assert f"{option}: " in capsys.readouterr().err and not output.exists()
+        assert option in capsys.readouterr().err and not output.exists()
