@@ -66,11 +66,10 @@ def main(args: Namespace) -> None:
         score = "bits" if gold is None else "f1"
         for place, candidate in enumerate(ranked, start=1):
             print(f"{place:3}  {score} {candidate.score:.4f}  {candidate.head}")
-        best = ranked[0]
-        if best.score <= 0:
+        if not ranked or ranked[0].score <= 0:
             hint = "give more pairs; nothing has been saved"
             raise SyntaxDataError("no head aligns these pairs better than chance", path=args.input, hint=hint)
-        (model,) = checkpoints
+        best, (model,) = ranked[0], checkpoints
         exported = Exported.load(model) if os.path.isdir(model) else None
         checkpoint = os.path.join(model, CHECKPOINT) if exported else model
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))

@@ -63,8 +63,6 @@ def main(args: Namespace) -> None:
         refuse(args, OF_TRAINING, "no model is trained with --model or --train words")
     if args.train == "subword_nmt":
         refuse(args, OF_SENTENCEPIECE, "is an option of sentencepiece, not of --train subword_nmt")
-    if not args.train_lines:
-        refuse(args, ["seed"], "no lines are drawn without --train-lines")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     texts = (args.train_on or args.input[:1]) if args.train else []

@@ -20,7 +20,7 @@ from fairseq_syntax.corpus.line_numbers import LineNumbers, is_blank, is_line_co
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.corpus.words import unspaced
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.runtime.files import atomic_open, check_outputs, check_rereadable, decode_line
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
@@ -70,12 +70,9 @@ class Report:
 
 def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, float]]:
     """Load py3langid (Lui and Baldwin 2012): a function from a text to its most probable language and probability."""
-    try:
+    with imports_of("filter"):
         from py3langid.langid import MODEL_FILE
         from py3langid.langid import LanguageIdentifier as Identifier
-    except ImportError as error:
-        message = "languages are identified by py3langid, which is not installed"
-        raise SyntaxDataError(message, hint="pip install 'py3langid>=0.4'") from error
     identifier = Identifier.from_model_file(MODEL_FILE, norm_probs=True)
     if unknown := [language for language in languages if language not in identifier.labels]:
         raise SyntaxDataError(f"py3langid does not know the language {unknown[0]}", hint="ISO 639-1 codes: en, de")

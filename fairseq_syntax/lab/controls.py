@@ -71,7 +71,7 @@ class Control:
             because no other gives a tree (``not_replaced``)
 
     Raises:
-        SyntaxDataError: a control does not exist, or ``wrong_arcs`` is invalid or missing
+        SyntaxDataError: a control does not exist, or ``wrong_arcs`` is missing
     """
 
     names: tuple[str, ...]
@@ -86,8 +86,6 @@ class Control:
                 raise SyntaxDataError(f"there is no control {name}", hint=meant(name, CONTROLS))
         if ("damaged" in self.names) != (self.wrong_arcs is not None):
             raise SyntaxDataError("applies to the control damaged, which requires it", option="--wrong-arcs")
-        if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
-            raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
 
     def for_header(self) -> list[str]:
         """The names of controls for a parse's header, with the share of wrong arcs of ``damaged``."""

@@ -45,12 +45,9 @@ def file_sha256(path: StrPath) -> str:
 
 def file_digest(path: StrPath, digest: Any) -> str:
     """The hexadecimal digest of a file, by a hash object with ``update`` and ``hexdigest``."""
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+    with as_data_error(path, "read"), open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return str(digest.hexdigest())
 
 
@@ -292,12 +289,12 @@ def atomic_path(path: StrPath, *, leftovers: bool = True) -> Iterator[str]:
 
 
 @contextmanager
-def as_data_error(path: StrPath) -> Iterator[None]:
-    """Turn an OSError in the block into a SyntaxDataError that names the file."""
+def as_data_error(path: StrPath, done: str = "written") -> Iterator[None]:
+    """Turn an OSError in the block into a SyntaxDataError that names the file, which cannot be written or read."""
     try:
         yield
     except OSError as error:
-        raise _data_error(path, error) from error
+        raise _data_error(path, error, done) from error
 
 
 @contextmanager
@@ -388,10 +385,10 @@ def _descriptor(name: str) -> int:
     return os.dup(number)
 
 
-def _data_error(path: StrPath, error: OSError) -> SyntaxDataError:
+def _data_error(path: StrPath, error: OSError, done: str = "written") -> SyntaxDataError:
     full = error.errno in (*DISK_FULL, errno.EFBIG) or "too large" in str(error).lower()
     hint = MAKE_ROOM if full else None
-    return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
+    return SyntaxDataError(f"cannot be {done}: {error.strerror or error}", path=path, hint=hint)
 
 
 def write_json(path: StrPath, value: Any) -> None:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Gold, WordAlignment, agreement
 from fairseq_syntax.inference.alignment_head import AlignmentHead
 
@@ -78,15 +77,13 @@ def choose(
         alignments: for each sentence pair, its alignments by the same candidates
         gold: the gold links of each pair, to score by F1; if None, score by :func:`mutual_information`
     """
-    if not alignments:
-        raise SyntaxDataError("no sentence pairs to choose a head by")
     words = []
     for pair in alignments:
         one = next(iter(pair.values()))  # the words are the same for all candidates
         source = [one.source_text[a:b].casefold() for a, b in one.source_words]
         words.append((source, [one.target_text[a:b].casefold() for a, b in one.target_words]))
     ranked = []
-    for head in alignments[0]:
+    for head in alignments[0] if alignments else ():
         links = [pair[head].links for pair in alignments]
         if gold is not None:
             score = agreement(links, gold).f1

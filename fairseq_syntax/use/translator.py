@@ -140,11 +140,9 @@ class Translator(BaseTranslator):
         # A folder without checkpoint_best.pt should be an exported one.
         if any(map(os.path.isdir, paths)):
             folder = next(filter(os.path.isdir, paths))
-            if len(paths) > 1:
-                raise SyntaxDataError("an exported model cannot be part of an ensemble", path=folder)
-            if data is not None:
-                hint = "leave the data out, or give the checkpoint that was exported"
-                raise SyntaxDataError("an exported model has data of its own", path=folder, hint=hint)
+            if len(paths) > 1 or data is not None:
+                message = "an exported model has data of its own, and cannot be part of an ensemble"
+                raise SyntaxDataError(message, path=folder, hint="give the checkpoint that was exported")
             exported = Exported.load(folder)
             if exported.kind == "ctranslate2":
                 options.pop("alignment_heads", None)  # an export has a fixed alignment head

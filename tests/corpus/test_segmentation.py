@@ -486,7 +486,6 @@ def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, o
         (["--train", "subword_nmt", "--model-type", "bpe"], ["--model-type", "--train", "subword_nmt"]),
         (["--train", "words", "--vocab-size", "90"], ["--vocab-size", "--train", "words"]),
         (["--train", "subword_nmt", "--character-coverage", "0.5"], ["--character-coverage", "--train", "subword_nmt"]),
-        (["--train", "sentencepiece", "--seed", "2"], ["--seed", "--train-lines"]),
     ],
 )
 def test_options_of_training_that_do_nothing(tmp_path, corpus, options, names):

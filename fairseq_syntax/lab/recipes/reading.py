@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import Recipe
+from fairseq_syntax.runtime.files import read_lines
 
 _OF_SYSTEM = ("options", "size", "train", "translate")
 _NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # describe the other recipe itself
@@ -84,14 +85,11 @@ def as_yaml(value: Any) -> str:
 
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
+    loader = _Texts("\n".join(read_lines(path)))
     try:
-        # Composed once, for both the places and the values of keys.
-        loader = _Texts(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
+        node = loader.get_single_node()  # composed once, for both the places and the values of keys
         document = Document(None, dict(_places(node, (), path)))
         document.values = None if node is None else _with_dashes(loader.construct_document(node))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error

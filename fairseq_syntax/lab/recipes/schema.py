@@ -153,7 +153,7 @@ class Control(Section):
 
     make: Texts = _key(..., "linear, right, flat, random, …; several are applied in order")
     seed: int = _key(1, "random seed")
-    wrong_arcs: float | None = _key(None, "for damaged: the share of arcs to replace", ge=0, le=1)
+    wrong_arcs: float | None = _key(None, "for damaged: the share of arcs to replace", gt=0, le=1)
     about: str = _key("", "description for the report")
 
     @model_validator(mode="after")

@@ -84,12 +84,12 @@ def read_set(text: str) -> ContrastSet:
     name, paths = named_files(text, lambda path: "")
     if len(paths) == 3:
         return read_parallel(name or _common_name(paths), paths)
-    if len(paths) != 1:
-        raise SyntaxDataError(f"not a set: {text!r}", hint="FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT")
     path = Path(uncompressed_name(paths[0]))
-    if path.suffix not in (".json", ".tsv"):
-        raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
-    return (read_json if path.suffix == ".json" else read_tsv)(name or path.stem, paths[0])
+    read = {".json": read_json, ".tsv": read_tsv}.get(path.suffix)
+    if len(paths) != 1 or read is None:
+        hint = "FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT"
+        raise SyntaxDataError("is not a contrastive set", path=",".join(paths), hint=hint)
+    return read(name or path.stem, paths[0])
 
 
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
