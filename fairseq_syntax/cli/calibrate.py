@@ -9,7 +9,6 @@ LAS compares labels with their subtypes.
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fairseq_syntax.cli.arguments import REPORT, positive
@@ -18,7 +17,7 @@ from fairseq_syntax.cli.options import print_report, refuse
 from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, PARSER, distributions, parser_options
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.header import controls, parsed_with
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, load_parser
+from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, load_parser, recorded_options
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import check_output, errors_in
 
@@ -79,9 +78,6 @@ def _temperatures(args: Namespace) -> tuple[float, float] | None:
 
     None for arc marginals, which have no temperature, and for control parses, whose probabilities are not a parser's.
     """
-    made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
-    recorded = {
-        name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))
-    }
-    used = replace(used, **recorded)  # a title may say anything
+    made_by = None if args.parsed is None else parsed_with(args.parsed)
+    used = parser_options(args) if args.parsed is None else ParserOptions(**recorded_options(made_by))
     return None if used.structured or controls(made_by) else (used.temperature, used.label_temperature)

@@ -12,7 +12,7 @@ from itertools import chain
 
 from fairseq_syntax.cli.arguments import BASELINE, REPORT, SEVERAL, TRANSLATIONS, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import print_report, read_translations
+from fairseq_syntax.cli.options import print_report, read_translations, refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.runtime.files import check_output
@@ -54,13 +54,13 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.shares import tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    if bool(args.by or args.controls_by) != bool(args.conllu):
-        raise SyntaxDataError("requires --by or --controls-by", option="--conllu", hint="give both")
-    if args.controls_by and not args.controls:
-        raise SyntaxDataError("requires --controls", option="--controls-by", hint="give both")
-    check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
+    if not args.controls:
+        refuse(args, ["controls_by"], "only applies with --controls", "give both")
+    if not (args.by or args.controls_by):
+        refuse(args, ["conllu"], "only applies with --by or --controls-by", "give both")
     systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
-    check_output(args.json, *(run.path for system in systems for run in system.runs))
+    runs = [run for system in systems for run in system.runs]
+    check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines, *(run.path for run in runs))
     options = Options(
         metrics=args.metrics or USUAL,
         tokenize=args.tokenize,
@@ -84,7 +84,7 @@ def main(args: Namespace) -> None:
 
         references = [selected(reference) for reference in references]
         sources, groups, parses = selected(sources), selected(groups), selected(parses)
-        for run in (run for system in systems for run in system.runs):
+        for run in runs:
             run.lines, run.nbest = selected(run.lines), selected(run.nbest)
     report = evaluate(
         systems,

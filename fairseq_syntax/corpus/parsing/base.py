@@ -10,7 +10,7 @@ import importlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -280,6 +280,13 @@ def fingerprint_of_models(options: ParserOptions, output: Path | None = None) ->
     return fingerprint(content or options.model_dir)
 
 
+def recorded_options(made_by: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The :attr:`ParserOptions.of_the_result` in a parse's header, which may say anything; without unknown ones."""
+    usual = ParserOptions().of_the_result
+    recorded = (made_by or {}).items()
+    return {name: value for name, value in recorded if name in usual and type(value) is type(usual[name])}
+
+
 def options_as_before(
     before: Mapping[str, Any] | None,
     *,
@@ -308,9 +315,7 @@ def options_as_before(
         hint = f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse"
         raise SyntaxDataError(message, hint=hint)
     defaults = ParserOptions()
-    names = {f.name for f in fields(ParserOptions)} - _NOT_OF_THE_RESULT
-    same = {name: value for name, value in (before or {}).items() if name in names}
-    same = {name: value for name, value in same.items() if type(value) is type(getattr(defaults, name))}
+    same = recorded_options(before)
     trained_with = same.pop("parser", defaults.parser)
     if not parser and trained_with not in PARSERS:  # a third-party module is imported only if the user names it
         hint = f"name it: --parser {trained_with}, if it is yours"

@@ -150,8 +150,8 @@ def evaluate(
         raise SyntaxDataError("one draw has no standard deviation", option="--resamples", hint="0 or at least 2")
     keys = [key for key in options.metrics if key != DISTINCT_KEY]
     scorers = [Scorer(key, references, options.tokenize, options.lowercase) for key in keys]
-    if options.by and parses is None:
-        raise SyntaxDataError("a property of the parse needs the source's parse", option="--by", hint="give --conllu")
+    if (options.by or options.controls_by) and parses is None:
+        raise SyntaxDataError("the source's parse is needed for its properties", option="--conllu")
     if options.by and not scorers:
         raise SyntaxDataError("none has scores of sentences to sort by a property of the parse", option="--metrics")
     files = [(f"reference {i + 1}", lines) for i, lines in enumerate(references)]
