@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+import numpy as np
 import torch
 from fairseq import utils
 
@@ -221,7 +222,7 @@ class BaseTranslator(ABC):
         Raises:
             SyntaxDataError: as in :meth:`translate`; a side is too long for the model; or CTranslate2 runs the model
         """
-        raise no_forced_decoding()
+        raise ctranslate2_cannot()
 
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
@@ -235,7 +236,22 @@ class BaseTranslator(ABC):
         Raises:
             SyntaxDataError: as in :meth:`align`
         """
-        raise no_forced_decoding()
+        raise ctranslate2_cannot()
+
+    def read(
+        self, dataset: Any, sentence: int, on_step: OnStep | None = None
+    ) -> tuple[Translation, dict[str, list[np.ndarray]]]:
+        """Translate a sentence (0-based) of a fairseq dataset, and return the attention weights too.
+
+        Returns:
+            the best translation, whose pieces end with ``</s>``; and for each kind (``encoder``, ``cross``,
+            ``decoder``) the first model's weights, a float32 array [H, rows, columns] per layer; source columns include
+            ``</s>``
+
+        Raises:
+            SyntaxDataError: CTranslate2 runs the model
+        """
+        raise ctranslate2_cannot()
 
     def __repr__(self) -> str:
         languages = f"{self.task.cfg.source_lang} → {self.task.cfg.target_lang}"
@@ -321,9 +337,9 @@ def check_lengths(sources: Iterable[int], targets: Iterable[int], most: Sequence
                 raise SyntaxDataError(f"line {line + 1}: {message}", line=line + 1)
 
 
-def no_forced_decoding() -> SyntaxDataError:
-    """The error for forced decoding with CTranslate2."""
+def ctranslate2_cannot() -> SyntaxDataError:
+    """The error for what CTranslate2 does not do: forced decoding, and attention other than for alignments."""
     return SyntaxDataError(
-        "CTranslate2 shows the attention and the scores of its own translations alone",
+        "CTranslate2 shows neither a model's attention nor the scores of given translations",
         hint="use the checkpoint, or its export for fairseq",
     )

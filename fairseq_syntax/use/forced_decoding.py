@@ -10,7 +10,7 @@ import torch
 
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.inference.sentences import Sentence
-from fairseq_syntax.use.base import BaseTranslator, check_lengths, no_forced_decoding
+from fairseq_syntax.use.base import BaseTranslator, check_lengths, ctranslate2_cannot
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["ForcedDecoder", "TargetScore"]
@@ -43,7 +43,7 @@ class ForcedDecoder:
 
     def __init__(self, translator: BaseTranslator, *, max_tokens: int = 4000) -> None:
         if not isinstance(translator, Translator):
-            raise no_forced_decoding()
+            raise ctranslate2_cannot()
         self.translator, self.task, self.max_tokens = translator, translator.task, max_tokens
         self._input = translator.input()
         self._scorer = self.task.build_generator(translator.models, Namespace(score_reference=True))

@@ -208,13 +208,7 @@ class Translator(BaseTranslator):
     def read(
         self, dataset: Any, sentence: int, on_step: OnStep | None = None
     ) -> tuple[Translation, dict[str, list[np.ndarray]]]:
-        """Translate a sentence (0-based) of a fairseq dataset, and return the attention weights too.
-
-        Returns:
-            the best translation, whose pieces end with ``</s>``; and for each kind (``encoder``, ``cross``,
-            ``decoder``) the first model's weights, a float32 array [H, rows, columns] per layer; source columns include
-            ``</s>``
-        """
+        """See the base class."""
         (batch,) = self.batched(dataset, [[sentence]])
         length = batch["net_input"]["src_lengths"].item()
         # No limits, since fairseq's limit depends on this sentence alone.

@@ -12,8 +12,8 @@ from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.use.base import BaseTranslator
 from fairseq_syntax.use.parent_head import between_words, decode_line, parent_head
-from fairseq_syntax.use.translator import Translator
 
 __all__ = ["Exhibit", "Output", "Tree"]
 
@@ -95,7 +95,7 @@ def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
 
 
 def show_model(
-    exhibit: Exhibit, name: str, translator: Translator, dataset: Any, number: int, on_step: OnStep | None = None
+    exhibit: Exhibit, name: str, translator: BaseTranslator, dataset: Any, number: int, on_step: OnStep | None = None
 ) -> None:
     """Add a model's translation of a dataset's sentence (0-based), its attention and the tree that it predicts."""
     best, attention = translator.read(dataset, number, on_step)

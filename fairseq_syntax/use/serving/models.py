@@ -91,8 +91,6 @@ class ServedModel:
         The arguments and errors are those of :meth:`translations`; too long a sentence is an error too.
         """
         translator = self._search(beam, nested)
-        if not isinstance(translator, Translator):
-            raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = self._translator.input()
         tokens = source.encode([sentence])
         # Tags belong to no word, and pieces of text may cross words: then all pieces are shown separately.
