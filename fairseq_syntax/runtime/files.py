@@ -63,11 +63,7 @@ def read_lines(path: StrPath) -> Iterator[str]:
 
 def read_stdin() -> Iterator[str]:
     """Yield the lines of standard input, as :func:`read_lines` does for a file."""
-    lines = getattr(sys.stdin, "buffer", None)
-    if lines is None:  # replaced by a text stream without a buffer
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
-        return
-    for number, raw in enumerate(lines, start=1):
+    for number, raw in enumerate(sys.stdin.buffer, start=1):
         yield decode_line(raw, "<stdin>", number)
 
 

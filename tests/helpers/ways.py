@@ -27,7 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -395,7 +395,7 @@ def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> st
     lines = ["\\n".join(s.splitlines()).replace("\t", "\\t") + constraint for s in sentences if s.strip()][:5]
     options = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --buffer-size 3 "
     options += f"--max-tokens 400 {bench.device} {more}"
-    saved, sys.stdin = sys.stdin, StringIO("".join(line + "\n" for line in lines))
+    saved, sys.stdin = sys.stdin, TextIOWrapper(BytesIO("".join(line + "\n" for line in lines).encode()), "utf-8")
     try:
         printed = fairseq("interactive", bench.data, "--path", checkpoint(bench, row), *options.split())
     finally:

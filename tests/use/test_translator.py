@@ -227,11 +227,8 @@ def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
 
 
 def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkeypatch, capsys):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-        def __next__(self) -> str:
+    class Typed(io.BytesIO):
+        def __next__(self) -> bytes:
             shown.append(capsys.readouterr())
             return super().__next__()
 
@@ -246,7 +243,7 @@ def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkey
 
     shown = []
     monkeypatch.setattr(Translator, "load", lambda *_, **__: Echo())
-    monkeypatch.setattr("sys.stdin", Terminal("a dog\na cat\n"))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Typed(b"a dog\na cat\n"), isatty=lambda: True))
     assert command(["translate", "model"]) == 0
     assert [out for out, _ in shown] == ["", "A DOG\n", "A CAT\n"]
     assert all(err.endswith("en> ") for _, err in shown)
