@@ -21,7 +21,6 @@ from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored
-from fairseq_syntax.use.loading import setup_task
 
 # fairseq's search options and their names in CTranslate2.
 _SEARCH = {
@@ -41,9 +40,9 @@ class CTranslate2Translator(BaseTranslator):
 
     Args:
         folder, exported: what ``fairseq-syntax export --to ctranslate2`` wrote, and its description
+        task: the task of the folder's data
         parser, batch_size, generation: as in :class:`.translator.Translator`, limited to CTranslate2's search options
         device: ``cpu`` or ``cuda`` (default: ``cuda`` if CTranslate2 and PyTorch find a GPU)
-        options: task options, such as ``syntax_parser``
 
     Raises:
         SyntaxDataError: CTranslate2 is not installed or does not support an option, or the device does not exist
@@ -53,18 +52,18 @@ class CTranslate2Translator(BaseTranslator):
         self,
         folder: str | os.PathLike[str],
         exported: Exported,
+        task: Any,
         *,
         parser: Parser | None = None,
         batch_size: int = 32,
         device: str | None = None,
-        options: dict[str, Any] | None = None,
         **generation: Any,
     ) -> None:
         with imports_of("export"):
             import ctranslate2
         check_device(device)
         self.models: list[Any] = []  # no PyTorch modules
-        self.task = setup_task(**{**vars(exported), "data": os.fspath(folder), **(options or {})})
+        self.task = task
         if exported.factors:
             self.task.add_need("source", frozenset({"tree"}))
         self.exported = exported

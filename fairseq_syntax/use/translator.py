@@ -144,12 +144,11 @@ class Translator(BaseTranslator):
                 message = "an exported model has data of its own, and cannot be part of an ensemble"
                 raise SyntaxDataError(message, path=folder, hint="give the checkpoint that was exported")
             exported = Exported.load(folder)
-            if exported.kind == "ctranslate2":
-                options.pop("alignment_heads", None)  # an export has a fixed alignment head
-                overrides["missing_parse"] = missing_parse
-                options |= {"parser": parser, "device": device, "options": overrides}
-                return CTranslate2Translator(folder, exported, **options)
             task = setup_task(**{**vars(exported), "data": folder, **overrides})
+            if exported.kind == "ctranslate2":
+                task.cfg.missing_parse = missing_parse
+                options.pop("alignment_heads", None)  # an export has a fixed alignment head
+                return CTranslate2Translator(folder, exported, task, parser=parser, device=device, **options)
             paths = [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, **overrides)

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.runtime.workers import cores
+
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
 
@@ -20,7 +22,7 @@ def hardware() -> Mapping[str, Any]:
     """Hardware and versions of this process, without anything that identifies the machine or its user."""
     facts: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
     # The processors available to this process, which may be fewer than the machine has.
-    facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
+    facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": cores()}
     facts["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     facts["versions"] = {}
     for package in _PACKAGES:

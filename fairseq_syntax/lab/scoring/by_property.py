@@ -18,7 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
-from fairseq_syntax.lab.scoring.tables import Table, corrected, number, p_value
+from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table, corrected, number, p_value
 from fairseq_syntax.runtime.console import progress
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: st
     if differences:
         header = [name, "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
         notes = [
-            "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
+            DETECTABLE,
             f"p of the bootstrap over {over}, and over seeds where there are several; {corrected(tested)}",
         ]
         title = f"{metric} by {name}, against {baseline}"

@@ -33,7 +33,7 @@ from fairseq_syntax.lab.scoring.significance import (
     seed_test,
     sentence_tests,
 )
-from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds, p_value
+from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table, number, over_seeds, p_value
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
@@ -333,7 +333,7 @@ def _test_table(report: Mapping[str, Any], baseline: str, tested: Mapping[str, M
     holm_of = f", with Holm's correction for the {len(tested)} comparisons of a metric" if len(tested) > 1 else ""
     notes = [f"p of each test{holm_of}; * below 0.05"]
     if detectable:
-        notes.append("MDD: the minimal detectable difference, found at the 5% level with a probability of 80%")
+        notes.append(DETECTABLE)
     if "bootstrap" in present:
         notes.append(f"bootstrap: {entries[0][2]['bootstrap']['signature']}")
     if "randomization" in present:

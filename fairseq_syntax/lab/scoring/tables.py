@@ -11,6 +11,9 @@ import unicodedata
 from dataclasses import dataclass, field
 from html import escape
 
+# A note for tables with this column.
+DETECTABLE = "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%"
+
 
 @dataclass
 class Table:
