@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import fairseq_syntax
-from fairseq_syntax.errors import SyntaxDataError, imports_of
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.commands import run_command
 from fairseq_syntax.runtime.workers import FEWER_WORKERS, Pool, Workers, cores
 
@@ -70,8 +71,9 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
     def __init__(
         self, address: str | None = None, *, count: int | None = None, cpus: int = 1, gpus: float = 0.0
     ) -> None:
-        with imports_of("ray"):
-            import ray  # noqa: F401
+        # Not by importing it: it reads the variables that are set below, and by _reach, when it is imported.
+        if importlib.util.find_spec("ray") is None:
+            raise SyntaxDataError("Ray is not installed", hint="pip install 'fairseq-syntax[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_task_oom_retries", str(ATTEMPTS - 1))  # unlimited by default
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
