@@ -705,7 +705,7 @@ def reason(outcome: Outcome) -> str:
         "–": "fairseq has no such option: ",
         "fails": "**fails**: ",
     }
-    why = re.sub(r"(omits losses of the model): [\w, ]+(?= \()", r"\1", outcome.why)
+    why = re.sub(r"(omits losses of the model): [\w, ]+(?= \()", r"\1", " ".join(outcome.why.split()))
     return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
 
 
