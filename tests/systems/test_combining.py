@@ -61,7 +61,8 @@ REFUSED = {frozenset(("dbsa", "supervised_heads"))} | {  # the former as they tr
     frozenset((reader, other))
     for reader in PREDICTED
     for other in (
-        *("dbsa", "gcn", "ldd", "pascal", "relative_depth", "sennrich_haddow", "structural_positions"),
+        *("dbsa", "gcn", "ldd", "pascal", "sennrich_haddow"),
+        *("relative_depth", "relative_positions", "structural_positions"),
         *(set(PREDICTED) - {reader}),
     )
 }

@@ -16,7 +16,7 @@ from random_parses import EOS, PAD, Line, batch, flat, pad, random_line
 from tiny_syntax import encode, sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig, gaussian
@@ -227,6 +227,11 @@ def test_two_terms_of_different_heads():
     torch.testing.assert_close(found, expected[:, [3, 1, 0, 2]])
 
 
+def at_once(term: ScoreTerm, q, k, v, padding):
+    """Attention by the term's form in one operation."""
+    return term.attend(HeadInputs(q, q, q, k, v), padding)
+
+
 def by_scores(term, q, k, v, padding) -> torch.Tensor:
     """Attention by the term's dense reference; heads that it does not touch attend as ever."""
     scores = q @ k.transpose(2, 3)
@@ -249,7 +254,7 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
     for padding in (pad(lines, left).eq(PAD), None):
         term = scaling(2, **options).train().term(Step.of(syntax), 0)
         found, expected = [], []
-        for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
+        for form, into in ((partial(at_once, term), found), (partial(by_scores, term), expected)):
             q, k, v = (x.detach().requires_grad_() for x in inputs)
             out = form(q, k, v, padding)
             into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
