@@ -124,6 +124,9 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.report:
+        if work.kept_file is not None and work.replaced:
+            what = f"{len(work.replaced)} of {len(work.chosen)} runs are kept here, and are not run again"
+            print(f"{shown(work.kept_file)}: {what} (--set kept=null: run all)", file=sys.stderr, flush=True)
         # Checking imports fairseq, which takes seconds, but an invalid option would otherwise show after hours of
         # parsing.
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):

@@ -286,7 +286,7 @@ def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(rec
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
-def test_kept_translations_replace_those_of_other_settings(recipe):
+def test_kept_translations_replace_those_of_other_settings(recipe, capsys):
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
     work.keep(results)
@@ -297,6 +297,9 @@ def test_kept_translations_replace_those_of_other_settings(recipe):
     again, made = run(recipe, kept="kept.jsonl.gz")
     assert made == ["score test"] and len(again.kept_runs) == 4
     assert again.results().reports == results.reports
+    capsys.readouterr()
+    assert command(["run", str(recipe), "--set", "kept=kept.jsonl.gz"]) == 0
+    assert "kept.jsonl.gz: 4 of 4 runs" in capsys.readouterr().err, "who wants to train them is told how"
     # Data that are asked for are made: other recipes may use them.
     data = [stage.kind for stage in Work(again.plan, to="binarize").stages()]
     assert {"parse", "pieces", "binarize"} <= {*data} and "train" not in data

@@ -53,6 +53,13 @@ class Work:
         return [run for run in self.plan.runs if self._is_kept(run)]
 
     @property
+    def replaced(self) -> list[Run]:
+        """The chosen runs whose models and translations stored results replace; none if only data are requested."""
+        if KINDS.index(self.to) < KINDS.index("train"):
+            return []
+        return [run for run in self.chosen if run in self.kept_runs]
+
+    @property
     def unused(self) -> list[Run]:
         """The chosen runs whose stored results are of other settings, tests or text."""
         return [run for run in self.chosen if str(run) in self.kept.runs and run not in self.kept_runs]
@@ -90,13 +97,8 @@ class Work:
         return not any(stage.is_stale() for stage in before if not stage.listed and stage.name not in beside)
 
     def stages(self) -> list[Stage]:
-        """The stages up to the translations of the chosen runs, except for runs with stored results.
-
-        Stored results replace models and translations: if only data are requested, they are made for all chosen runs.
-        """
-        if KINDS.index(self.to) < KINDS.index("train"):
-            return self._wanted(self.plan.stages(self.chosen))
-        runs = [run for run in self.chosen if run not in self.kept_runs]
+        """The stages up to the translations of the chosen runs, except for those that stored results replace."""
+        runs = [run for run in self.chosen if run not in self.replaced]
         stages = self.plan.stages(runs)
         # If all translations are stored, only the data for scoring are needed, such as references, but not parses and
         # pieces that only models read.
