@@ -135,7 +135,8 @@ class TreePositions(RelativeSystem):
         self._unordered_without_parse = no_others and bool(task.cfg.parse_dropout)
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
-        if self._unordered_without_parse and "relative_positions" not in systems:
+        without_parse = any(isinstance(one, RelativeSystem) and not one.inference_needs for one in systems.values())
+        if self._unordered_without_parse and not without_parse:
             raise SyntaxDataError(
                 "--parse-dropout: without token positions, a sentence without its parse would have no word order",
                 hint="leave out either that or --no-token-positional-embeddings, or add the system relative_positions",
