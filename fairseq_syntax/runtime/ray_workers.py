@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from logging.handlers import QueueHandler
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS_TO_REACH = 15
 SECONDS_TO_START = 10  # after which waiting for a worker is reported; a new worker process takes seconds itself
+SECONDS_TO_CANCEL = 10  # after which a task that does not end is given up
 ATTEMPTS = 5  # after so many lost workers, the task is at fault rather than the machines
 _PORT = 6379  # Ray's default
 # A cluster's head speaks gRPC over HTTP/2; servers answer this preface with a SETTINGS frame (type 4).
@@ -88,6 +89,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": ATTEMPTS - 1, "num_returns": "streaming"}
         self._commands: list[Any] = []  # Ray's streams of running commands
         self._working: set[Any] = set()  # Ray's streams of tasks that a worker has begun
+        self._given_up: set[Any] = set()  # Ray's streams of tasks that were not cancelled in time
         self._told: set[str] = set()  # what is known to wait for a worker
         self._cancelled = False
 
@@ -149,6 +151,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         """
         ray = self._ray
         while not ray.wait([stream], timeout=SECONDS_TO_START)[0]:
+            self._check_given_up(stream)
             if command not in self._told and (command or not self._working):
                 self._told.add(command)
                 what, free = f"{command}: " if command else "", self._resources(ray.available_resources())
@@ -157,10 +160,33 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         self._told.discard(command)
         self._working.add(stream)
         try:
+            # Not by next(stream), which has no time limit: see _cancel.
+            while not ray.wait([stream.completed()], timeout=1)[0]:
+                self._check_given_up(stream)
             ray.get(next(stream))  # raises the error of a task that was lost before it began
             return ray.get(next(stream))
         finally:
             self._working.discard(stream)
+
+    def _check_given_up(self, stream: Any) -> None:
+        if stream in self._given_up:
+            raise self._ray.exceptions.RayError("cancelled")
+
+    def _cancel(self, streams: Collection[Any]) -> None:
+        """Cancel tasks, again each second, and end the waiting for those that have not ended in time.
+
+        Ray ignores the cancellation of a task that it is just assigning to a worker.
+        """
+        waiting = {stream.completed(): stream for stream in streams}
+        for _ in range(SECONDS_TO_CANCEL):
+            if not waiting:
+                break
+            for stream in waiting.values():
+                with suppress(self._ray.exceptions.RayError):
+                    self._ray.cancel(stream, force=True)
+            for ended in self._ray.wait(list(waiting), num_returns=len(waiting), timeout=1)[0]:
+                del waiting[ended]
+        self._given_up.update(waiting.values())
 
     @contextmanager
     def pool(self, work: Callable[[Any], Any]) -> Iterator[Pool]:
@@ -206,9 +232,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             message = f"{ATTEMPTS} workers were lost over the same part, usually for want of memory"
             raise SyntaxDataError(message, hint=FEWER_WORKERS) from error
         finally:
-            for stream in running.values():
-                with suppress(ray.exceptions.RayError):
-                    ray.cancel(stream, force=True)
+            self._cancel(running.values())
             # A thread that still asked for a result after Ray's shutdown would read freed memory.
             waiting.shutdown()
 
@@ -237,8 +261,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
     def cancel(self) -> None:
         """End the running commands of all threads."""
         self._cancelled = True
-        for stream in list(self._commands):
-            self._ray.cancel(stream, force=True)
+        self._cancel(list(self._commands))
 
 
 # ------------------------------------------------------------------------------------------------ on the cluster

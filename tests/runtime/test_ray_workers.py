@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -211,6 +212,35 @@ def test_no_thread_asks_ray_for_results_after_its_shutdown(nodes, tmp_path):
     with RayWorkers(nodes.address) as workers, data_error():  # two run, the others wait for a node
         list(in_workers(fail_beside_running_work, range(5), workers=workers))
     assert not [thread for thread in set(threading.enumerate()) - before if "ThreadPool" in thread.name]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_task_that_ray_does_not_cancel_is_given_up(nodes, tmp_path, monkeypatch):
+    """Ray ignores the cancellation of a task that it is just assigning to a worker."""
+    end, log = tmp_path / "end", tmp_path / "log"
+
+    def fail_beside_running_work(number: int) -> None:
+        if number == 0:
+            raise SyntaxDataError("bad")
+        until(end.exists)
+
+    monkeypatch.setattr(ray_workers, "SECONDS_TO_CANCEL", 1)
+    with RayWorkers(nodes.address) as workers:
+        monkeypatch.setattr(workers.connect(), "cancel", lambda stream, force: None)
+        with data_error():
+            list(in_workers(fail_beside_running_work, range(2), workers=workers))
+        end.touch()
+        statuses: list[int] = []
+        command = ["sh", "-c", f"echo begun; until [ -e {tmp_path}/end2 ]; do sleep 0.1; done"]
+        where = {"cwd": str(tmp_path), "env": {}, "log": str(log)}
+        thread = threading.Thread(target=lambda: statuses.append(workers.command(command, **where)))
+        thread.start()
+        until(lambda: log.exists() and log.read_text() == "begun\n")
+        workers.cancel()
+        thread.join(60)
+        assert statuses == [-signal.SIGTERM]
+        (tmp_path / "end2").touch()
 
 
 @needs_ray
