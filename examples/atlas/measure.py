@@ -122,10 +122,13 @@ def without_relative(systems: Mapping[str, Item]) -> dict[str, Item]:
 def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str]) -> dict[str, Any]:
     """Relative positions against the baseline; against them, a system, its first control, and both together.
 
-    Systems that have not been run are left out.
+    Also both together on the parse against both on the control parse. Systems that have not been run are left out.
     """
     test, baseline = of.tests[0], of.recipe.baseline
-    compared = [("parse", system), ("both", f"{RELATIVE}+{system}"), *(("control", name) for name in controls[:1])]
+    both = f"{RELATIVE}+{system}"
+    compared = [("parse", system), ("both", both)]
+    for control in controls[:1]:
+        compared += [("control", control), ("both_control", f"{RELATIVE}+{control}")]
     others = {kind: name for kind, name in compared if name in runs}
     runs = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
     references, metrics = [text_of(path) for path in of.references(test)], {}
@@ -136,6 +139,8 @@ def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str])
             "gain": figures(resampled.difference(RELATIVE, baseline)),
             **{kind: figures(resampled.difference(name, RELATIVE)) for kind, name in others.items()},
         }
+        if {"both", "both_control"} <= others.keys():
+            metrics[metric]["both_parse"] = figures(resampled.difference(both, others["both_control"]))
     return {"seeds": {name: len(each) for name, each in runs.items()}, "metrics": metrics}
 
 

@@ -354,7 +354,7 @@ def page(results: Mapping[str, Any]) -> str:
         "correlations": correlations(languages),
         "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls, metric)),
     }
-    sentences = [languages_sentence(languages), relative_sentence(corpora, first)]
+    sentences = [languages_sentence(languages), relative_sentence(corpora, first, controls)]
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
         sentences = [
