@@ -244,6 +244,8 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         ray = self.connect()
         stream = ray.remote(_do_command).options(**self._options).remote(arguments, **where)
         self._commands.append(stream)
+        if self._cancelled:  # between the caller's last check and this line
+            self._cancel([stream])
         try:
             return int(self._result(stream, where["log"]))
         except ray.exceptions.RayTaskError as error:
@@ -259,7 +261,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
             self._commands.remove(stream)
 
     def cancel(self) -> None:
-        """End the running commands of all threads."""
+        """End the commands of all threads, also those that start later."""
         self._cancelled = True
         self._cancel(list(self._commands))
 

@@ -240,6 +240,7 @@ def test_a_task_that_ray_does_not_cancel_is_given_up(nodes, tmp_path, monkeypatc
         workers.cancel()
         thread.join(60)
         assert statuses == [-signal.SIGTERM]
+        assert workers.command(command, **where) == -signal.SIGTERM
         (tmp_path / "end2").touch()
 
 
