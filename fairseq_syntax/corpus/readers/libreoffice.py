@@ -266,7 +266,7 @@ def read(
 
     Args:
         languages: the languages whose common paragraphs are split; equal languages give equal test sets for all pairs
-        pages: also write the help page of each line to ``pages/SPLIT.page`` in the corpus's folder
+        pages: also write the help page of each line of valid and test to ``pages/SPLIT.page`` in the corpus's folder
 
     Raises:
         SyntaxDataError: the pair is not English and one of the languages, or a package is missing or damaged
@@ -279,7 +279,7 @@ def read(
         logger.warning("%s: not the packages of Debian 12 (4:7.4.7-1+deb12u14); their lines are others", data)
     parts["train"] += [paragraph for paragraph in parts.pop("more") if target in paragraph.translations]
     for name, paragraphs in parts.items():
-        if pages:
+        if pages and name != "train":  # whose lines differ by language, while all languages share the folder
             make_folder(data / "pages")
             with atomic_open(data / "pages" / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
