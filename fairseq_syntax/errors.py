@@ -14,6 +14,9 @@ from functools import partial
 
 __all__ = ["SyntaxDataError", "imports_of", "meant", "quoted", "similar"]
 
+# The hint where a checkpoint of a recipe is missing.
+KEPT_WITHOUT_MODELS = "a recipe trains no model whose results are kept beside it; run it with --set kept=null"
+
 
 class SyntaxDataError(ValueError):
     """Bad input: a file, a line or an option that cannot be used.

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, chosen_workers
 
 if TYPE_CHECKING:
+    from fairseq_syntax.lab.recipes.layout import Run
     from fairseq_syntax.lab.recipes.running import Work
 
 
@@ -87,6 +89,24 @@ def _translate_command(work: Work) -> str:
     return shlex.join(words)
 
 
+def _about_kept(work: Work, runs: bool) -> Iterator[str]:
+    """What the recipe's kept results change, which would otherwise go unnoticed; also in what runs, if asked for."""
+    if work.kept_file is None:
+        return
+    file, otherwise = shown(work.kept_file), "(--set kept=null: run all)"
+    if work.unused:
+        why = "are of other settings or text, and are not used"
+        yield f"{file}: {len(work.unused)} of the kept results ({_some(work.unused)}) {why}"
+    if runs and work.replaced:
+        yield f"{file}: {len(work.replaced)} of {len(work.chosen)} runs are kept here and not run again {otherwise}"
+    if runs and (unscored := work.unscored(work.chosen)):
+        yield f"{file}: has no translations, without which {_some(unscored)} cannot be scored {otherwise}"
+
+
+def _some(runs: Sequence[Run]) -> str:
+    return ", ".join(map(str, runs[:3])) + (" …" if len(runs) > 3 else "")
+
+
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.options import check_options
     from fairseq_syntax.lab.recipes.plan import Plan
@@ -108,10 +128,8 @@ def main(args: argparse.Namespace) -> int:
     work = Work(Plan(recipe, path), args.only, args.seeds, args.to)
     if args.keep and work.kept_file is None:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
-    if work.kept_file is not None and (unused := list(map(str, work.unused))):
-        some = ", ".join(unused[:3]) + (" …" if len(unused) > 3 else "")
-        why = f"{len(unused)} of the kept results ({some}) are of other settings or text, and are not used"
-        print(f"{shown(work.kept_file)}: {why}", file=sys.stderr, flush=True)
+    for note in _about_kept(work, runs=not (args.status or args.report)):
+        print(note, file=sys.stderr, flush=True)
     if args.dry_run:
         check_options(work.plan)
         print("\n".join(typed(work.all_stages(), work.variables)))
@@ -124,9 +142,6 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.report:
-        if work.kept_file is not None and work.replaced:
-            what = f"{len(work.replaced)} of {len(work.chosen)} runs are kept here, and are not run again"
-            print(f"{shown(work.kept_file)}: {what} (--set kept=null: run all)", file=sys.stderr, flush=True)
         # Checking imports fairseq, which takes seconds, but an invalid option would otherwise show after hours of
         # parsing.
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):

@@ -27,7 +27,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.report import Results, write_report
+from fairseq_syntax.lab.recipes.report import Results, report, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
@@ -368,6 +368,30 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
         del entry["text"]
     older.write(kept)
     assert known() == (4, 1)
+
+
+def test_runs_that_cannot_be_scored_beside_kept_ones_are_named(recipe, capsys):
+    """Since of the kept ones only the scores are there; before the training, and in the report."""
+    path = kept_by(recipe, {})
+    kept = Kept.read(path)
+    del kept.runs["other/2"], kept.scores["test"]["runs"]["other/2"]
+    kept.write(path)
+    changes = {"kept": str(path)}
+    work = Work(Plan(load(recipe, changes), recipe))
+    assert work.unscored(work.chosen) == []
+    for entry in kept.runs.values():
+        entry["outputs"] = {}
+    kept.write(path)
+    work = Work(Plan(load(recipe, changes), recipe))
+    assert [str(run) for run in work.unscored(work.chosen)] == ["other/2"]
+    assert command(["run", str(recipe), "--set", f"kept={path}", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "other/2" in said.err and "3 of 4" in said.err and "train other/2" in said.out
+    sections = report(work.plan, Results({}, {}, unscored=work.unscored(work.chosen)))
+    assert any("other 2" in block for section in sections if section.title == "Not scored" for block in section.blocks)
+    # Scores of other metrics would need the translations, too.
+    work = Work(Plan(load(recipe, {**changes, "score.metrics": "[chrf]"}), recipe))
+    assert len(work.unscored(work.chosen)) == 4
 
 
 def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):

@@ -110,6 +110,9 @@ def test_what_is_no_checkpoint(tmp_path, content):
         load_models([tmp_path / "elsewhere" / "none.pt"])
     with data_error(path="model.pt"):
         load_models([f"{path}:{path}"])
+    (tmp_path / "report.md").touch()  # of a recipe, whose results may be kept without a model
+    with data_error("kept=null", path="none.pt"):
+        load_models([tmp_path / "models" / "base" / "1" / "none.pt"])
 
 
 def test_relative_data_are_found_from_every_folder(toy, trained, tmp_path, monkeypatch):

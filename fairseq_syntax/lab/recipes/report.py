@@ -43,12 +43,14 @@ class Results:
         facts: for each finished run, ``seconds`` by kind of stage, ``commands``, and ``values`` by name
         environments: hardware and versions
         curves: for each run with a training log, its curves
+        unscored: finished runs that cannot be scored beside stored ones
     """
 
     reports: dict[Scored, Mapping[str, Any]]
     facts: dict[Run, Mapping[str, Any]]
     environments: list[Mapping[str, Any]] = field(default_factory=list)
     curves: dict[Run, Curves] = field(default_factory=dict)
+    unscored: Sequence[Run] = ()
 
 
 @dataclass
@@ -97,12 +99,11 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
             if scored := [table for table in results.reports if (table.variant, table.lines) == (variant, lines)]:
                 title = ": ".join(filter(None, ["Scores", ", ".join(filter(None, [variant, lines]))]))
                 yield Section(title, [main_table(plan, results, scored)])
-    missing = []
-    for name in recipe.systems:
-        if seeds := [str(run.seed) for run in plan.runs if run.system == name and run not in results.facts]:
-            missing.append(f"{name} {', '.join(seeds)}")
-    if missing:
-        yield Section("Not finished", [f"Systems and their seeds: {'; '.join(missing)}"])
+    if missing := by_system([run for run in plan.runs if run not in results.facts]):
+        yield Section("Not finished", [f"Systems and their seeds: {missing}"])
+    if results.unscored:
+        why = "The results that are kept have no translations to compare theirs with."
+        yield Section("Not scored", [f"Systems and their seeds: {by_system(results.unscored)}. {why}"])
     if recipe.published:
         yield Section("Published", published(plan, results))
     if any(facts["values"] for facts in results.facts.values()):
@@ -125,6 +126,14 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     yield Section("Wall time", [seconds], rest=True)
     yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
     yield Section("Hardware and versions", [described(one) for one in results.environments], rest=True)
+
+
+def by_system(runs: Sequence[Run]) -> str:
+    """Runs in words: each system with its seeds."""
+    seeds: dict[str, list[str]] = {}
+    for run in runs:
+        seeds.setdefault(run.system, []).append(str(run.seed))
+    return "; ".join(f"{system} {', '.join(of_system)}" for system, of_system in seeds.items())
 
 
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:

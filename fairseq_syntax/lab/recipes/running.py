@@ -64,6 +64,14 @@ class Work:
         """The chosen runs whose stored results are of other settings, tests or text."""
         return [run for run in self.chosen if str(run) in self.kept.runs and run not in self.kept_runs]
 
+    def unscored(self, runs: Collection[Run]) -> list[Run]:
+        """Those of the runs that cannot be scored, because stored runs to compare them with have no translations."""
+        if all(self.kept.runs[str(run)]["outputs"] or self._is_made(run) for run in self.kept_runs):
+            return []
+        tables = [str(table) for table in self.plan.tables() if self._kept_report(table) is not None]
+        scored = {name for table in tables for name in self.kept.scores[table]["runs"]}
+        return [run for run in runs if str(run) not in scored]
+
     def _is_kept(self, run: Run) -> bool:
         entry = self.kept.runs.get(str(run))
         if entry is None or entry["key"] != self.plan.key(run):
@@ -150,7 +158,7 @@ class Work:
     def results(self) -> Results:
         """The results to report, of runs finished here and of stored ones."""
         finished = self.finished()
-        results = Results({}, {}, list(self.kept.environments))
+        results = Results({}, {}, list(self.kept.environments), unscored=self.unscored(finished))
         for table in self.plan.tables():
             stage = self.plan.score(table, finished)
             if stage is not None and stage.is_done():

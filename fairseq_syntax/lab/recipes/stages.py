@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import fairseq_syntax
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
 from fairseq_syntax.runtime.jobs import Step, read_record
 
@@ -140,7 +140,7 @@ class Stage:
     def step(self) -> Step:
         """The step of the stage for its current inputs. Raises SyntaxDataError if one is missing."""
         for path in self.missing():
-            hint = _NO_CORPUS if path in self.listed else None
+            hint = _NO_CORPUS if path in self.listed else KEPT_WITHOUT_MODELS if path.suffix == ".pt" else None
             raise SyntaxDataError(f"is needed for {self.name}, but does not exist", path=path, hint=hint)
         words = [word for command in self.commands for word in command.words if type(word) in (str, In)]
         parts = [content(word.path) if isinstance(word, In) else word for word in words]
