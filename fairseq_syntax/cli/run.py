@@ -50,7 +50,7 @@ ARGUMENTS = [
     ),
     Flag("--smoke", "run a small version, in a minute or two and with a parser that needs no models, in FOLDER-smoke"),
     Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
-    Option("--model-dir DIR", "models of the source parser (parse.source.models)"),
+    Option("--model-dir DIR", "models of the source's parser (parse.source.models), or else of the target's"),
     Option("--output DIR", "result folder (folder); with --smoke, DIR-smoke"),
     Option("--set KEY=VALUE", "override keys, such as train.max-epoch=2", **PAIRS),
     Group(
@@ -119,10 +119,16 @@ def main(args: argparse.Namespace) -> int:
 
     changes = dict(args.set)
     # Relative to the current folder, unlike paths in a recipe. Quoted, because changes are parsed as YAML.
-    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir), ("folder", args.output)):
+    path, folders = Path(args.recipe), {"corpus.data": args.data, "folder": args.output}
+    if args.model_dir is not None:
+        parse = load(path, changes).parse
+        side = "source" if parse.source is not None else "target"
+        if getattr(parse, side) is None:
+            raise SyntaxDataError("the recipe has no parser", path=path, option="--model-dir")
+        folders[f"parse.{side}.models"] = args.model_dir
+    for key, folder in folders.items():
         if folder is not None:
             changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)
-    path = Path(args.recipe)
     recipe = load(path, changes)
     recipe = smoke(recipe) if args.smoke else recipe
     work = Work(Plan(recipe, path), args.only, args.seeds, args.to)

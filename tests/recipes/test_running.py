@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -147,6 +148,20 @@ def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, o
     for option in ([], ["--smoke"]):
         assert command(["run", str(recipe), "--to", "score", *options, *option]) == 1
     assert folders == [tmp_path / "a $b", tmp_path / "a $b-smoke"]
+
+
+def test_models_of_a_parser_are_those_of_the_side_that_is_parsed(recipe, tmp_path, capsys):
+    """A side that is not parsed is not parsed because of them."""
+    dry = ["run", str(recipe), "--dry-run", "--model-dir", str(tmp_path / "models"), "--only", "base", "--seeds", "1"]
+    assert command(dry) == 0
+    assert "# parse train.en" in (said := capsys.readouterr().out) and "train.de.conllu" not in said
+    target = recipe.read_text().replace("parse: {source: {", "parse: {target: {")
+    recipe.write_text(target.replace(", parse: random", "").replace(", controls: {random: random}", ""))
+    assert command(dry) == 0
+    assert "# parse train.de" in (said := capsys.readouterr().out) and "train.en.conllu" not in said
+    assert str(tmp_path / "models") in said
+    recipe.write_text(re.sub(r"^parse: .*$", "", recipe.read_text(), flags=re.M))
+    assert command(dry) != 0
 
 
 def test_the_command_that_translates_takes_no_model_of_a_control(recipe):
