@@ -313,18 +313,18 @@ def main() -> int:
     args = parser.parse_args()
     if args.recipes and (args.output is None or args.only):
         parser.error("of your own recipes, all are measured, and --output FILE is needed")
-    if args.recipes:
-        try:
+    try:
+        if args.recipes:
             plans = [plan(path) for path in args.recipes]
-        except SyntaxDataError as error:
-            parser.error(str(error))
-        names = Counter(of.recipe.name for of in plans)
-        if twice := [name for name, count in names.items() if count > 1]:
-            parser.error(f"several recipes have the name {twice[0]}")
-        found: Mapping[str, Any] = {"languages": {of.recipe.name: language(of) for of in plans}}
-    else:
-        before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
-        found = results(before, args.only or every)
+            names = Counter(of.recipe.name for of in plans)
+            if twice := [name for name, count in names.items() if count > 1]:
+                parser.error(f"several recipes have the name {twice[0]}")
+            found: Mapping[str, Any] = {"languages": {of.recipe.name: language(of) for of in plans}}
+        else:
+            before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+            found = results(before, args.only or every)
+    except SyntaxDataError as error:
+        parser.error(f"{error}; fairseq-syntax run RECIPE --to binarize makes texts and parses")
     output = args.output or HERE / "results.json"
     write(found, output)
     print(output)

@@ -514,3 +514,14 @@ def test_the_bootstrap_draws_pages(capsys):
 def test_a_smoke_test_needs_no_trees_of_all_sentences():
     recipe = smoke(load(ATLAS / "atis.yaml"))
     assert recipe.parse.source.files is None and recipe.corpus.subset is not None
+
+
+def test_measuring_what_is_not_there_is_the_users_error(tmp_path, monkeypatch, capsys):
+    """Kept results are there, but not the references to score them with."""
+    recipe = tmp_path / "cs.yaml"
+    kept = ATLAS / "kept/libreoffice.jsonl.gz"
+    recipe.write_text(f"extends: {ATLAS}/libreoffice.yaml\nname: x\nfolder: out\nkept: {kept}\n")
+    monkeypatch.setattr(sys, "argv", ["measure.py", str(recipe), "--output", str(tmp_path / "results.json")])
+    with pytest.raises(SystemExit):
+        measure.main()
+    assert "test.de" in capsys.readouterr().err
