@@ -1,8 +1,8 @@
 r"""Write a recipe for your own parallel text.
 
-The commented recipe sets sizes of model, training and vocabulary that suit the corpus, the available parser, and the
-tokenizer for scoring the target language. A split is a prefix (corpus/train for corpus/train.en and corpus/train.ja),
-two files, or a .tsv file.
+The commented recipe sets sizes of model, training and vocabulary that suit the corpus, a parser if one of the systems
+reads a parse, and the tokenizer for scoring the target language. A split is a prefix (corpus/train for corpus/train.en
+and corpus/train.ja), two files, or a .tsv file.
 
     fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
         --system pascal
@@ -55,9 +55,10 @@ def main(args: Namespace) -> None:
     text = first_recipe(path, *langs, args.train, args.valid, named_splits(args.test), chosen, args.model_dir)
     with atomic_open(path) as file:
         file.write(text)
-    load(path)  # errors should be found here rather than by `run`
-    try:
-        model_folder(args.source_lang, args.model_dir)
-    except SyntaxDataError as error:
-        print(f"before you run it: {error}")
+    recipe = load(path)  # errors should be found here rather than by `run`
+    if recipe.parse.source:
+        try:
+            model_folder(args.source_lang, args.model_dir)
+        except SyntaxDataError as error:
+            print(f"before you run it: {error}")
     finished(path, "the recipe", f"fairseq-syntax run {quote(args.output)}")

@@ -163,7 +163,7 @@ class HeadSystem(nn.Module):
     Attributes:
         name, config: its name in the option, and the class of its options
         training_needs, inference_needs: what the batch must contain of the parse of its side: ``"tree"`` (1-best),
-            ``"arcs"`` (the parser's distribution)
+            ``"arcs"`` (the parser's distribution); the class has those of the default options
         reads_queries: whether its terms use the queries of the heads, and not only their scores
         criterion: the ``--criterion`` that trains it, for recipes and tests
 

@@ -149,6 +149,7 @@ class Ldd(EncoderSystem):
     """
 
     config = LddConfig
+    training_needs = inference_needs = frozenset({"arcs"})
 
     def __init__(self, options: LddConfig, args: Namespace, task: SyntaxTask) -> None:
         super().__init__(options, args, task)
@@ -160,8 +161,8 @@ class Ldd(EncoderSystem):
             coverage = self.groups.check(labels[1:])  # the first label represents unknown ones
             logger.info("labels of %s: %s", self.groups.source, coverage)
         # Every batch with syntax has the tree; uniform variants use only its lengths.
-        needs = {"arcs"} if self.variant in ("LDD", "LDA", "UDD") else {"tree"}
-        self.training_needs = self.inference_needs = frozenset(needs)
+        if self.variant not in ("LDD", "LDA", "UDD"):
+            self.training_needs = self.inference_needs = frozenset({"tree"})
         # Not in checkpoints, which contain the labels and groups from which it is computed.
         self.register_buffer("group_of_label", torch.tensor(self.groups.table(labels)), persistent=False)
 

@@ -127,6 +127,7 @@ class SupervisedHeads(EncoderSystem):
     """A child head and a parent head; a head with weight 0 is not supervised."""
 
     config = SupervisedHeadsConfig
+    training_needs = frozenset({"tree"})
     criterion = "supervised_head"
 
     def __init__(self, options: SupervisedHeadsConfig, args: Namespace, task: SyntaxTask) -> None:
@@ -139,8 +140,8 @@ class SupervisedHeads(EncoderSystem):
         if options.parent_weight:
             self.places["parent"] = parent, options.parent_head
         self._layers = sorted({layer for layer, _ in self.places.values()})
-        if self.places:
-            self.training_needs = frozenset({"tree"})
+        if not self.places:
+            self.training_needs = frozenset()
 
     def supervises(self) -> Mapping[str, Place]:
         return self.places

@@ -81,7 +81,7 @@ def test_the_bonus_by_loops(siblings):
                 assert float(found[0, h, i, j]) == pytest.approx(float(scores[0, h, i, j]) + extra)
 
 
-def test_a_first_recipe_has_the_example_with_no_further_edit(tmp_path, monkeypatch):
+def test_a_first_recipe_has_the_example_with_no_further_edit(siblings, tmp_path, monkeypatch):
     """The file of the system, in the folder of the systems, is all that ``init --system`` reads."""
     (tmp_path / "siblings.py").write_text(CODE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

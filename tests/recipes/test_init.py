@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from data_errors import refused
+from tiny_syntax import tiny_model
 
 import fairseq_syntax
 from fairseq_syntax import cli
@@ -58,6 +59,24 @@ def test_every_system_that_it_offers_is_one(corpus):
 def test_it_offers_every_registered_system_that_reads_no_parse_of_the_target():
     both_sides = {p["encoder_syntax"] for p in PRESETS.values() if {"encoder_syntax", "decoder_syntax"} <= set(p)}
     assert set(systems()) == set(ENCODER_SYSTEMS) - both_sides
+
+
+@pytest.mark.parametrize("name", systems())
+def test_the_text_is_parsed_if_a_model_of_these_systems_reads_a_parse(corpus, capsys, name):
+    init("de", f"--system {name}")
+    recipe = load(Path("recipe.yaml"))
+    system = recipe.systems[name]
+    names = {key.replace("-", "_"): value for key, value in system.options.items()}
+    Path("groups.txt").write_text("one: a b\ntwo: c d\n")
+    needs = tiny_model(system.arch, ldd_label_groups="groups.txt", **names).training_needs
+    source = recipe.parse.source
+    assert bool(source) == bool(needs) and (source is None or source.distributions == ("arcs" in needs))
+    assert ("no-models" in capsys.readouterr().out) == bool(needs), "a parser is asked for only where one is used"
+
+
+def test_models_of_a_parser_are_used_where_no_system_needs_them(corpus):
+    init("de", "--system relative_positions --model-dir models")
+    assert load(Path("recipe.yaml")).parse.source.models == "models"
 
 
 def test_what_suits_a_target_without_spaces(corpus):

@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
+_PARSE = "parse:\n  source:\n    parser: stanza\n    {models}{distributions}"
+_NO_PARSE = "# parse: {source: {parser: stanza}}    # for systems that read a parse; none of these does"
 _NO_MODELS = "# models: DIR             # default: the models that Stanza has downloaded"
+_DISTRIBUTIONS = "\n    distributions: true         # the parser's probabilities"
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
 SYSTEMS = Path(__file__).parents[2] / "systems"
 _SYSTEM = re.compile(r'^@register_encoder_system\("(\w+)"\)$', re.M)
@@ -19,8 +23,15 @@ _CRITERION = re.compile(r'^    (?:\w+, )*criterion\b[^="]*= (?:\w+, )*"(\w+)"', 
 _PRESET = re.compile(r'^register_presets\(\s*"(\w+)",\s*encoder_syntax="([\w,]+)"(.*?)\)$', re.M | re.S)
 
 
-def systems() -> dict[str, str]:
-    """The encoder systems by name, with their architecture and criterion as in a recipe.
+class Entry(NamedTuple):
+    """A system of a recipe: its text, with architecture and criterion, and the encoder systems that it consists of."""
+
+    text: str
+    consists_of: list[str]
+
+
+def systems() -> dict[str, Entry]:
+    """The encoder systems by name.
 
     They are read from the source code, since ``--help`` and completion list them, and importing them would import
     fairseq, which takes seconds; a test compares them with the registered systems. Systems for both sides are left out,
@@ -42,8 +53,18 @@ def systems() -> dict[str, str]:
         options = "" if system in presets else f", options: {{encoder-syntax: {system}}}"
         criteria = [criterion for name in names.split(",") for criterion in _CRITERION.findall(bodies[name])]
         train = f", train: {{criterion: {criteria[-1]}}}" if criteria else ""
-        entries[system] = f"{{arch: {arch}{options}{train}}}"
+        entries[system] = Entry(f"{{arch: {arch}{options}{train}}}", names.split(","))
     return entries
+
+
+def _read_of_parses(chosen: Sequence[Entry]) -> set[str]:
+    """What systems read of the source's parse in training, as :attr:`.HeadSystem.training_needs`."""
+    from fairseq_syntax import register
+
+    register()  # first: it imports fairseq without fairseq's notices
+    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+
+    return {need for entry in chosen for name in entry.consists_of for need in ENCODER_SYSTEMS[name].training_needs}
 
 
 @dataclass(frozen=True)
@@ -90,12 +111,18 @@ def first_recipe(
 
     Args:
         train, valid, tests: splits, as for :func:`.gathering.split_files`
-        chosen: names in :func:`systems`
-        models: the models of the source parser
+        chosen: names in :func:`systems`; if none of them reads a parse, the text is not parsed
+        models: the models of the source parser; with them, it is parsed all the same
     """
     from fairseq_syntax.lab.recipes.reading import as_yaml
 
-    entries, langs, base = systems(), (source, target), path.absolute().parent
+    langs, base = (source, target), path.absolute().parent
+    entries = {name: entry for name, entry in systems().items() if name in chosen}
+    read = _read_of_parses([*entries.values()])
+    parse = _PARSE.format(
+        models=f"models: {_named([models], base)}" if models else _NO_MODELS,
+        distributions=_DISTRIBUTIONS if "arcs" in read else "",
+    )
     splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]
     pairs, _, *counts = (sum(1 for _ in read_split(files)) for files in splits)
     scale = next(one for one in SCALES if pairs < one.pairs)
@@ -117,14 +144,13 @@ def first_recipe(
         valid=_named(valid, base),
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        models=f"models: {_named([models], base)}" if models else _NO_MODELS,
-        distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
+        parse=parse if read or models else _NO_PARSE,
         pieces=f"{{{sizes}}}",
         coverage=f", character_coverage: {{{covered}}}" if covered else "",
         normalize=normalize,
         updates=updates,
         warmup=min(4000, updates // 8),
-        systems="".join(f"  {name}: {entries[name]}\n" for name in chosen),
+        systems="".join(f"  {name}: {entries[name].text}\n" for name in chosen),
         tokenize=tokenizer_of(target),
         device="cpu" if is_small else "cuda",
     )
