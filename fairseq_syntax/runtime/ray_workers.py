@@ -83,6 +83,8 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         elif address != "local":
             _reach(address)
         self.address = None if address == "local" else address  # None: a cluster is started here
+        if self.address is None:
+            _keep_loopback()
         self.count, self.cpus, self.gpus = count, cpus, gpus
         self._ray: Any = None
         self._is_ours = False  # whether this process has opened the connection
@@ -351,8 +353,15 @@ def _reach(address: str) -> None:
         message = f"no Ray cluster is reached at {host}:{number}: {reason}"
         raise SyntaxDataError(message, hint="ray status, on a node of the cluster") from error
     if host in ("localhost", "127.0.0.1"):
-        # Ray would use this machine's network address, where a cluster on the loopback interface does not listen.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        _keep_loopback()
+
+
+def _keep_loopback() -> None:
+    """Keep Ray from replacing a loopback address by this machine's network address, before it is imported.
+
+    A cluster on the loopback interface does not listen at that, and one that is started here would listen at all.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def _running_here() -> str | None:

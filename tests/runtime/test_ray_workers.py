@@ -146,6 +146,21 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path):
 
 
 @needs_ray
+@pytest.mark.slow
+def test_a_cluster_that_is_started_here_is_on_the_loopback_interface(tmp_path):
+    """In a process of its own, where nothing is set that Ray reads when it is imported."""
+    code = """
+from fairseq_syntax.runtime.ray_workers import RayWorkers
+with RayWorkers("local") as workers:
+    print(*(node["NodeManagerAddress"] for node in workers.connect().nodes()))
+"""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    variables |= {"HOME": str(tmp_path), "PYTHONPATH": str(Path(fairseq_syntax.__file__).parents[1])}  # for Ray's token
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["127.0.0.1"], done.stderr
+
+
+@needs_ray
 def test_local_is_a_cluster_that_is_started_here(monkeypatch):
     monkeypatch.setattr(ray_workers, "_running_here", lambda: "127.0.0.1:6379")
     monkeypatch.setenv("RAY_ADDRESS", "local")
