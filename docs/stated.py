@@ -190,7 +190,7 @@ def _cluster() -> list[str]:
         f"a word takes {alone} bytes in the parse and {with_arcs} with distributions",
         f"10^9 sentences of 25 words are {terabytes[0]} or {terabytes[1]} TB of parse",
         "0.5 for two workers on one",  # no measures, these two
-        "`ray start --head` of Ray 2.60 makes it",
+        "`ray start --head` of Ray 2.60 makes one that does",
     ]
 
 
