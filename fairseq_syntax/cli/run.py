@@ -130,6 +130,8 @@ def main(args: argparse.Namespace) -> int:
         if folder is not None:
             changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)
     recipe = load(path, changes)
+    if "kept" in changes and recipe.kept is None and "page" not in changes:
+        recipe.page = None  # it shows the kept results
     recipe = smoke(recipe) if args.smoke else recipe
     work = Work(Plan(recipe, path), args.only, args.seeds, args.to)
     if args.keep and work.kept_file is None:

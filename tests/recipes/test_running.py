@@ -385,6 +385,19 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
     assert known() == (4, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
+def test_the_page_of_kept_results_shows_no_others(recipe):
+    run(recipe)
+    page = recipe.parent / "PAGE.md"
+    page.write_text("of kept results")
+    recipe.write_text(recipe.read_text() + f"kept: kept.jsonl.gz\npage: {page}\n")
+    assert command(["run", str(recipe), "--report", "--set", "kept=null"]) == 0
+    assert page.read_text() == "of kept results"
+    assert command(["run", str(recipe), "--report", "--set", "kept=null", f"page={page}"]) == 0
+    assert page.read_text() != "of kept results"
+
+
 def test_runs_that_cannot_be_scored_beside_kept_ones_are_named(recipe, capsys):
     """Since of the kept ones only the scores are there; before the training, and in the report."""
     path = kept_by(recipe, {})

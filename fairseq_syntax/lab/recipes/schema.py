@@ -326,7 +326,7 @@ class Recipe(Section):
     name: Name | None = _key(None, "name of the report (default: the file name)")
     about: str = _key("", "purpose; shown at the top of the report")
     folder: str | None = _key(None, "result folder (default: runs/NAME next to the recipe)")
-    page: str | None = _key(None, "additional Markdown file for the report")
+    page: str | None = _key(None, "additional Markdown file for the report; not written with --set kept=null")
     kept: str | None = _key(
         None,
         "compressed file of results that are kept with the recipe; ignored if they are of other settings or text files",
