@@ -98,7 +98,9 @@ class InteractiveInput:
         try:
             return self.parser
         except SyntaxDataError as error:
-            logger.warning("raw text is translated without a parse: %s", error)
+            # The hint for --parser none is the option that is given here.
+            reason = error.message if self.task.cfg.syntax_parser == NO_PARSER else error
+            logger.warning("raw text is translated without a parse: %s", reason)
             return None
 
     @property
