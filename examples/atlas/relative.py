@@ -22,23 +22,26 @@ def corpora_of(results: Mapping[str, Any]) -> Corpora:
 
 def relative_table(corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU") -> Table:
     """What relative positions gain over the plain Transformer, and a system over them."""
+    columns = {"gain": "relative positions gain", "parse": f"{system} − relative"}
+    if controls:
+        columns["control"] = f"{system}, *{controls[0]}* − relative"
+    columns["both"] = "both − relative"
+    if controls:
+        columns["both_parse"] = f"both: the parse − *{controls[0]}*"
     rows = []
     for where, corpus in corpora.items():
         row, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
         plain = f"{row['plain']:.2f}" if row else NOT_RUN
-        kinds = ["gain", "parse", "control", "both", "both_parse"] if controls else ["gain", "parse", "both"]
-        gains = [interval(row.get(kind)) for kind in kinds]
+        gains = [interval(row.get(kind)) for kind in columns]
         rows.append([where.partition(" ")[2], plain, *gains, str(seeds.get("relative", 0))])
-    names = [f"{name} − relative" for name in (system, *(f"{system}, *{control}*" for control in controls[:1]), "both")]
-    names += [f"both: the parse − *{control}*" for control in controls[:1]]
-    head = ["corpus", "plain", "relative positions gain", *names, "seeds"]
+    head = ["corpus", "plain", *columns.values(), "seeds"]
     notes = ["95 % intervals as in the tables of these corpora; bold: significant; seeds: of relative positions"]
     title = f"{metric} of a plain Transformer with relative positions"
     return Table(title, head, rows, notes)
 
 
 def relative_sentence(corpora: Corpora, system: str, controls: Sequence[str]) -> str:
-    """What relative positions gain, how a system compares with them, what it adds to them, and what of it is syntax."""
+    """What relative positions gain, how a system compares with them, and what it and its control add to them."""
     found = {where: corpus for where, corpus in corpora.items() if corpus.get("metrics")}
     if not found:
         return f"Whether {system} gives more than relative positions has not been measured yet."
@@ -50,7 +53,7 @@ def relative_sentence(corpora: Corpora, system: str, controls: Sequence[str]) ->
     if added := gained(found, "both"):
         text += f"; added to it, {system} gains {added}"
         if verdict := better_or_worse(found, "both_parse"):
-            text += f", and is, with the parse, {verdict} than with *{controls[0]}* trees"
+            text += f"; beside it, {system} with the parse is {verdict} than {system} with *{controls[0]}* trees"
     return f"{text}{few}."
 
 
