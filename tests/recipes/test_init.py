@@ -71,6 +71,7 @@ def test_the_text_is_parsed_if_a_model_of_these_systems_reads_a_parse(corpus, ca
     needs = tiny_model(system.arch, ldd_label_groups="groups.txt", **names).training_needs
     source = recipe.parse.source
     assert bool(source) == bool(needs) and (source is None or source.distributions == ("arcs" in needs))
+    assert bool(source) == (name != "relative_positions"), "all others are trained with a parse"
     assert ("no-models" in capsys.readouterr().out) == bool(needs), "a parser is asked for only where one is used"
 
 
