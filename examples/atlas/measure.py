@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.layout import Scored, located
+from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
@@ -33,7 +33,7 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
-from fairseq_syntax.lab.scoring.significance import Difference, Resampled
+from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference, Resampled, enough_sentences
 from fairseq_syntax.runtime.files import read_lines
 
 HERE = Path(__file__).resolve().parent
@@ -43,8 +43,6 @@ LANGUAGES = ("libreoffice", *(f"libreoffice-{language}" for language in ("fr", "
 NEEDS_CHARACTERS = ("zh", "ja-mecab", "ko-mecab")  # tokenizers beside which BLEU of characters is given
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
-# What Japanese, Turkish and Hungarian reorder: objects and obliques before the verb, relative clauses before the noun.
-PROPERTIES = ("length", "longest-dependency", "label=obj", "label=obl", "label=acl:relcl")
 MULTI30K = HERE.parent / "multi30k"
 MULTI30K_TESTS = ("test_2016", "test_2017")
 
@@ -85,7 +83,7 @@ def figures(difference: Difference) -> list[float]:
 
 
 def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Word order, scores, and what of each gain is syntax; in BLEU also by properties of the parse.
+    """Word order, scores, and what of each gain is syntax; in BLEU also by the recipe's properties of the parse.
 
     Args:
         of: the plan of a recipe, whose first test set is measured
@@ -105,7 +103,7 @@ def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, An
         names = [f"{system}.{control}" for control in its_controls]
         result["relative"] = against_relative(of, every, system, names)
     if baseline in runs:
-        pages, properties = pages_of(of, test), [Property.of(text) for text in PROPERTIES]
+        pages, properties = pages_of(of, test), [Property.of(text) for text in of.recipe.score.by]
         references = [text_of(path) for path in of.references(test)]
         parses = list(read_conllu(of.parse(test, of.langs[0]), n_lines=len(references[0])))
         scorer = scorers(references, of)["BLEU"]
@@ -145,9 +143,19 @@ def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str])
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:
-    """The scores of translations of the first test set by metric, what of each gain is syntax, and their length."""
+    """The scores of translations of the first test set by metric, what of each gain is syntax, and their length.
+
+    Raises:
+        SyntaxDataError: there are too few sentences, or groups of them, for intervals
+    """
     test, baseline, controls = of.tests[0], of.recipe.baseline, list(of.recipe.parse.controls)
     references, pages = [text_of(path) for path in of.references(test)], pages_of(of, test)
+    if not enough_sentences(range(len(references[0])), pages):
+        units = "sentences" if pages is None else "groups of sentences"
+        raise SyntaxDataError(
+            f"has fewer than {LEAST_SENTENCES} {units}, over which intervals would be too narrow",
+            path=of.references(test)[0] if pages is None else groups_of(of, test),
+        )
     metrics: dict[str, Any] = {}
     for name, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
@@ -176,8 +184,12 @@ def planned(of: Plan) -> dict[str, list[str]]:
 
 def pages_of(of: Plan, test: str) -> list[str] | None:
     """The page, or another group, of each sentence of a test set; None if the recipe has no groups."""
-    groups = of.recipe.score.groups
-    return None if groups is None else text_of(located(groups.replace("{test}", test), of.base))
+    return None if of.recipe.score.groups is None else text_of(groups_of(of, test))
+
+
+def groups_of(of: Plan, test: str) -> Path:
+    """The file with the group of each sentence of a test set, of a recipe that has groups."""
+    return of.place(of.recipe.score.groups or "", test=test)
 
 
 def heads(path: Path, lines: int) -> list[list[int]]:
@@ -324,7 +336,9 @@ def main() -> int:
             before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
             found = results(before, args.only or every)
     except SyntaxDataError as error:
-        parser.error(f"{error}; fairseq-syntax run RECIPE --to binarize makes texts and parses")
+        is_there = error.path is None or Path(error.path).exists()
+        hint = "" if is_there else "; fairseq-syntax run RECIPE --to binarize makes texts and parses"
+        parser.error(f"{error}{hint}")
     output = args.output or HERE / "results.json"
     write(found, output)
     print(output)

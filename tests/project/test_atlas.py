@@ -16,6 +16,7 @@ from toy_data import fairseq
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -282,7 +283,7 @@ folder: {folder}/{name}
 corpus: {{source: {source}, target: {target}, reader: null, data: null, options: null, train: text/train,
   valid: text/valid, tests: {{test: text/test}}, references: {{test: {references}}}}}
 pieces: {{size: {{de: null}}}}
-score: {{groups: {groups}}}
+score: {{groups: {groups}, by: [depth]}}
 commands: null
 seeds: [1]
 """
@@ -299,7 +300,7 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     recipes = []
     # One has two references, the other documents: each of six sentences, of which plain translates two badly, PSH one.
     there = {"source": "en", "target": "xx", "references": 2, "groups": "null"}
-    back = {"source": "xx", "target": "en", "references": 1, "groups": "documents"}
+    back = {"source": "xx", "target": "en", "references": 1, "groups": "'{recipe}/documents'"}
     (tmp_path / "documents").write_text("".join(f"{number // 6}\n" for number in range(60)))
     for name, values in {"there": there, "back": back}.items():
         recipes.append(tmp_path / f"{name}.yaml")
@@ -339,6 +340,7 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
         of_relative["both_parse"][0], abs=3e-4
     )
     assert "relative" not in found["back"]["seeds"]
+    assert [one["property"] for one in found["back"]["metrics"]["BLEU"]["by"]] == ["depth"], "the recipe's"
     of_sentences = alone.difference("PSH", "transformer")
     assert found["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
@@ -468,6 +470,24 @@ def test_the_rows_of_parse_quality_are_those_of_the_recipes():
         "transformer",
         *(page.name_of(*row) for row in page.parse_rows()),
     }
+
+
+def test_no_intervals_over_a_few_documents(tmp_path):
+    """All that the page says is by intervals, and those over so few would be too narrow."""
+    values = {"name": "few", "source": "en", "target": "xx", "references": 1, "groups": "documents"}
+    recipe = tmp_path / "few.yaml"
+    recipe.write_text(OWN.format(atlas=ATLAS, folder=tmp_path, **values))
+    of, lines = measure.plan(recipe), [f"Satz {number}" for number in range(20)]
+    of.text("test", "xx").parent.mkdir(parents=True)
+    of.text("test", "xx").write_text("\n".join(lines) + "\n")
+    runs = {"transformer": [["Satz"] * 20], "PSH": [lines]}
+    documents = tmp_path / "documents"
+    documents.write_text("".join(f"{number // 2}\n" for number in range(20)))
+    assert measure.scored(of, runs)["groups"] == 10
+    documents.write_text("".join(f"{number // 3}\n" for number in range(20)))
+    with pytest.raises(SyntaxDataError) as error:
+        measure.scored(of, runs)
+    assert error.value.path == documents
 
 
 def test_relative_positions_against_what_needs_a_parse(results):
