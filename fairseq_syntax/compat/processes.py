@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import socket
-import sys
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from fairseq.logging import progress_bar
 from fairseq.models import distributed_fairseq_model as wrapping
 from torch import nn
 
+from fairseq_syntax.compat.stopping import forget_counts
 from fairseq_syntax.errors import SyntaxDataError
 
 OPEN_FILES = 128  # needed for training
@@ -97,10 +97,8 @@ def _begin_trainings_anew() -> None:
     def verify_checkpoint_directory(save_dir: str) -> None:
         check_open_files()
         verify(save_dir)
-        stops = getattr(sys.modules.get("fairseq_cli.train"), "should_stop_early", None)
-        for function in filter(None, (checkpoint_utils.save_checkpoint, stops)):
-            for name in ("best", "num_runs"):
-                vars(function).pop(name, None)
+        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        forget_counts()
 
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
 

@@ -63,6 +63,30 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
+def test_a_training_that_is_done_is_trained_no_further(toy, tmp_path):
+    """By --max-update, in the middle of an epoch: fairseq would train one update more each time that it is run."""
+    done = toy_data.train(toy.data, tmp_path, **SHORT)
+    again = toy_data.train(toy.data, tmp_path, **SHORT)
+    assert again["optimizer_history"][-1]["num_updates"] == 1
+    assert all(torch.equal(value, again["model"][name]) for name, value in done["model"].items())
+    more = toy_data.train(toy.data, tmp_path, **{**SHORT, "max_update": 2})
+    assert more["optimizer_history"][-1]["num_updates"] == 2
+
+
+@pytest.mark.slow
+def test_patience_counts_what_was_before_an_interruption(toy, tmp_path):
+    """No epoch is better than the first, as nothing is learned; --reset-meters begins to count anew."""
+    options = {**SHORT, "max_update": None, "lr": 0, "patience": 3}
+    for save in (tmp_path / "on", tmp_path / "anew"):
+        toy_data.train(toy.data, save, **{**options, "max_epoch": 2})
+    on = toy_data.train(toy.data, tmp_path / "on", **{**options, "max_epoch": 9})
+    assert on["extra_state"]["train_iterator"]["epoch"] == 1 + 4
+    again = toy_data.train(toy.data, tmp_path / "on", **{**options, "max_epoch": 9})
+    assert again["extra_state"]["train_iterator"]["epoch"] == 1 + 4, "it has ended"
+    anew = toy_data.train(toy.data, tmp_path / "anew", "--reset-meters", **{**options, "max_epoch": 9})
+    assert anew["extra_state"]["train_iterator"]["epoch"] == 1 + 6
+
+
 def test_each_line_of_the_log_is_written_once(toy, tmp_path):
     """fairseq opens the log in each epoch, and writes a line into all that are open."""
     log = "--log-file", tmp_path / "log", "--log-format", "simple"

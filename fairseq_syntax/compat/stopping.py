@@ -1,0 +1,63 @@
+"""Changes to when fairseq's training stops: a run that was interrupted or is repeated stops where others do.
+
+fairseq looks at ``--max-update`` only after an update, so a training that is done, when its command is run again, is
+trained for one update more. It does not save what ``--patience`` counts, so each interruption begins to count anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+COUNTED = ("best", "num_runs")  # fairseq's attributes of the function that stops early
+SAVED = "early_stopping"  # their name in a checkpoint's extra_state
+
+
+def install() -> None:
+    """Save what ``--patience`` counts in checkpoints, and end a training that is done when it is loaded."""
+    save, load = Trainer.save_checkpoint, Trainer.load_checkpoint
+
+    @functools.wraps(save)
+    def save_counts(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        counts = {name: value for of in _counts() for name, value in of.items() if name in COUNTED}
+        return save(self, filename, {**extra_state, SAVED: counts} if counts else extra_state)
+
+    @functools.wraps(load)
+    def load_counts(
+        self: Any, filename: str, reset_optimizer: bool = False, *args: Any, reset_meters: bool = False, **kwargs: Any
+    ) -> Any:
+        extra_state = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
+        # As fairseq does with the best score so far.
+        is_continued = extra_state is not None and not reset_optimizer and not reset_meters
+        counts = extra_state.get(SAVED, {}) if is_continued else {}
+        for of in _counts():
+            of.update(counts)
+        updates, patience = self.cfg.optimization.max_update, self.cfg.checkpoint.patience
+        if 0 < updates <= self.get_num_updates() or 0 < patience <= counts.get("num_runs", 0):
+            logger.info("%s: the training is done", filename)
+            self.cfg.optimization.max_epoch = -1  # fairseq's loop over epochs, which begins next, ends there
+        return extra_state
+
+    Trainer.save_checkpoint = save_counts
+    Trainer.load_checkpoint = load_counts
+
+
+def forget_counts() -> None:
+    """Begin to count anew, in the next training of this process."""
+    for of in _counts():
+        for name in COUNTED:
+            of.pop(name, None)
+
+
+def _counts() -> Iterator[dict[str, Any]]:
+    """The attributes of fairseq's function that stops early; under ``python -m``, its module has another name."""
+    for name in ("fairseq_cli.train", "__main__"):
+        if function := getattr(sys.modules.get(name), "should_stop_early", None):
+            yield vars(function)
