@@ -1,7 +1,8 @@
 """Changes to when fairseq's training stops: a run that was interrupted or is repeated stops where others do.
 
-fairseq looks at ``--max-update`` only after an update, so a training that is done, when its command is run again, is
-trained for one update more. It does not save what ``--patience`` counts, so each interruption begins to count anew.
+fairseq looks at ``--max-update`` and ``--stop-time-hours`` only after an update, so a training that is done, when its
+command is run again, is trained for one update more. It does not save what ``--patience`` counts, so each interruption
+begins to count anew.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ def install() -> None:
         counts = extra_state.get(SAVED, {}) if is_continued else {}
         for of in _counts():
             of.update(counts)
-        updates, patience = self.cfg.optimization.max_update, self.cfg.checkpoint.patience
-        if 0 < updates <= self.get_num_updates() or 0 < patience <= counts.get("num_runs", 0):
+        limits, patience = self.cfg.optimization, self.cfg.checkpoint.patience
+        # The time in the checkpoint is the same for all processes, which all have to end.
+        hours = extra_state.get("previous_training_time", 0) / 3600 if is_continued else 0
+        has_passed = 0 < limits.max_update <= self.get_num_updates() or 0 < limits.stop_time_hours < hours
+        if has_passed or 0 < patience <= counts.get("num_runs", 0):
             logger.info("%s: the training is done", filename)
             self.cfg.optimization.max_epoch = -1  # fairseq's loop over epochs, which begins next, ends there
         return extra_state

@@ -63,10 +63,11 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
-def test_a_training_that_is_done_is_trained_no_further(toy, tmp_path):
-    """By --max-update, in the middle of an epoch: fairseq would train one update more each time that it is run."""
-    done = toy_data.train(toy.data, tmp_path, **SHORT)
-    again = toy_data.train(toy.data, tmp_path, **SHORT)
+@pytest.mark.parametrize("limit", [{}, {"max_update": 2, "stop_time_hours": 1e-9}], ids=["updates", "hours"])
+def test_a_training_that_is_done_is_trained_no_further(toy, tmp_path, limit):
+    """In the middle of an epoch: fairseq would train one update more each time that it is run."""
+    done = toy_data.train(toy.data, tmp_path, **{**SHORT, **limit})
+    again = toy_data.train(toy.data, tmp_path, **{**SHORT, **limit})
     assert again["optimizer_history"][-1]["num_updates"] == 1
     assert all(torch.equal(value, again["model"][name]) for name, value in done["model"].items())
     more = toy_data.train(toy.data, tmp_path, **{**SHORT, "max_update": 2})

@@ -23,10 +23,10 @@ run --keys` prints it.
 Paths are relative to the recipe's folder; `~` and `$NAME` are expanded. Options of fairseq are written without dashes:
 `lr: 0.001`, `amp: true`.
 
-**Inheriting**: `extends: OTHER.yaml` takes the keys of another recipe in the same folder, and
-`extends: NAME` in a system those of another system. What the recipe or the system says itself comes
-first, key by key, also within sections; lists and the whole of `systems` are replaced. `null` leaves
-out a key of the other one. `name`, `about`, `folder`, `page` and `kept` are not inherited."""
+**Inheriting**: `extends: OTHER.yaml` takes the keys of another recipe, whose path is given from the folder of
+this one, and `extends: NAME` in a system those of another system. What the recipe or the system says
+itself comes first, key by key, also within sections; lists and the whole of `systems` are replaced.
+`null` leaves out a key of the other one. `name`, `about`, `folder`, `page` and `kept` are not inherited."""
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true, false", "null": ""}
 
 

@@ -322,7 +322,7 @@ class Command(Section):
 class Recipe(Section):
     """From two text files to a table of scores."""
 
-    extends: str | None = _key(None, "another recipe in the same folder, whose keys it inherits")
+    extends: str | None = _key(None, "another recipe, whose keys it inherits; a path from the folder of this one")
     name: Name | None = _key(None, "name of the report (default: the file name)")
     about: str = _key("", "purpose; shown at the top of the report")
     folder: str | None = _key(None, "result folder (default: runs/NAME next to the recipe)")
