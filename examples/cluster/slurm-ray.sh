@@ -8,8 +8,10 @@
 # The script adds "--ray ADDRESS". Files must be on a file system that all nodes share. A job that was killed, or ran
 # into its time limit, is continued by submitting it again.
 # HEAD_ADDRESS and NODE_ADDRESS: of the first node and of the others, where the first IPv4 address is not the one to use.
+# RAY_PORT: of the head, where that of the job is taken.
 set -euo pipefail
-port=${RAY_PORT:-6379}
+# Not Ray's 6379, which another job on the node may have; above the ports of Ray's workers and below the system's own.
+port=${RAY_PORT:-$((20000 + SLURM_JOB_ID % 12000))}
 cpus=${SLURM_CPUS_PER_TASK:-1}
 export RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1
 # A password of this job's cluster, which others on these nodes are to have no access to; srun hands it on.
@@ -35,7 +37,14 @@ steps=()
 trap 'kill "${steps[@]}" 2> /dev/null || true; wait' EXIT
 head=${HEAD_ADDRESS:-$(address_of "${nodes[0]}")}
 start "${nodes[0]}" --head --node-ip-address "$head" --port "$port" --include-dashboard=false
+head_runs() { # otherwise the wait would be for nothing, or for the cluster of another
+    if ! kill -0 "${steps[0]}" 2> /dev/null; then
+        echo "Ray has not started, or has ended, on ${nodes[0]}: see ray-$SLURM_JOB_ID-${nodes[0]}.log" >&2
+        exit 1
+    fi
+}
 for ((i = 0; i < 120; i++)); do
+    head_runs
     if (exec 3<> "/dev/tcp/$head/$port") 2> /dev/null; then break; fi
     sleep 1
 done
@@ -50,6 +59,7 @@ print(sum(node["Alive"] for node in ray.nodes()))
 EOF
     )
     alive=${alive:-0}
+    head_runs
     if [ "$alive" -ge "${#nodes[@]}" ]; then break; fi
     sleep 1
 done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,42 @@ def test_the_address_of_a_node_is_one_that_others_reach(tmp_path, by_name, all_o
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = ["bash", "-euo", "pipefail", "-c", f"{function}\naddress_of node1"]
     assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout == f"{address}\n"
+
+
+def run_on_one_node(folder: Path, ray: str, job: int) -> subprocess.CompletedProcess:
+    """Run ``slurm-ray.sh`` as a job of one node, with what ``ray`` does instead of Ray; its command logs its words."""
+    for name, source in (
+        ("scontrol", "echo node1\n"),
+        ("srun", 'while [ "$1" != ray ]; do shift; done\nexec "$@"\n'),
+        ("ray", ray),
+        ("python", "echo 1\n"),  # the password, and the number of nodes that Ray has
+        ("command", "printf '%s\\n' \"$@\" >> log\n"),
+    ):
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{source}")
+        (folder / name).chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    of_job = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "node1", "HEAD_ADDRESS": "127.0.0.1", "PATH": path}
+    command = ["bash", FOLDER / "slurm-ray.sh", folder / "command"]
+    return subprocess.run(command, cwd=folder, env={**os.environ, **of_job}, capture_output=True, timeout=60)
+
+
+SERVER = 'import socket, sys, time; server = socket.create_server(("", int(sys.argv[1]))); time.sleep(60)'
+LISTENING = f"""while [ "$1" != --port ]; do shift; done
+exec '{sys.executable}' -c '{SERVER}' $2
+"""
+
+
+def test_two_jobs_on_a_node_have_a_ray_each(tmp_path):
+    for job in (81, 82):
+        assert run_on_one_node(tmp_path, LISTENING, job).returncode == 0
+    option, first, again, second = (tmp_path / "log").read_text("utf-8").split()
+    assert (option, again) == ("--ray", "--ray")
+    assert first != second
+
+
+def test_the_command_does_not_run_without_the_ray_of_its_job(tmp_path):
+    assert run_on_one_node(tmp_path, "exit 1\n", 83).returncode == 1
+    assert not (tmp_path / "log").exists()
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)
