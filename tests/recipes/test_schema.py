@@ -95,6 +95,18 @@ def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, 
     assert meant in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["12:30", "a, b"])
+def test_a_folder_whose_name_fairseq_splits_is_told_before_the_work(tmp_path, monkeypatch, name):
+    folder = tmp_path / name
+    plan = Plan(load(EXAMPLE, {"folder": json.dumps(str(folder))}), EXAMPLE)
+    with pytest.raises(SyntaxDataError) as raised:
+        check_options(plan)
+    assert raised.value.path == folder
+    folder.mkdir()
+    monkeypatch.chdir(folder)  # where it is no part of the names that fairseq gets
+    check_options(plan)
+
+
 @pytest.mark.parametrize(
     "score", ["by: [depth]", "trees: [base]", "shares: {controls: [random], by: [depth]}", "by_length: 10"]
 )

@@ -20,6 +20,7 @@ _SECTIONS = (("size",), ("train",), ("translate",))  # `train` overrides `size`
 
 def check_options(plan: Plan) -> None:
     """Raise SyntaxDataError for an option of training or translation that fairseq does not accept."""
+    _check_folder(plan)
     register()
     for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
         # The training and the first translation; the others only differ in test sets or variants.
@@ -30,6 +31,13 @@ def check_options(plan: Plan) -> None:
                 if refusal is not None:
                     raise _located(*refusal, program, run, plan)
         _check_without_parse(run, plan)
+
+
+def _check_folder(plan: Plan) -> None:
+    """Raise SyntaxDataError if fairseq would read the name of the result folder as several names."""
+    if re.search("[:,]", stages.shown(plan.folder)):  # data and checkpoints are split at colons, prefixes at commas
+        message = "fairseq takes a colon or a comma in a name for the end of it"
+        raise SyntaxDataError(message, path=plan.folder, option="--output", hint="name another folder")
 
 
 def _check_without_parse(run: Run, plan: Plan) -> None:
