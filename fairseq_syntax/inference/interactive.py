@@ -30,6 +30,7 @@ from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.sentences import (
     Sentence,
+    check_unicode,
     is_empty,
     is_parsed,
     is_row_of_block,
@@ -119,7 +120,12 @@ class InteractiveInput:
     # -- parses ----------------------------------------------------------------------------------------------------
 
     def checked_parse(self, line: Sentence) -> Sentence:
-        """The parse of a line that contains one, checked; other lines are returned unchanged."""
+        """The parse of a line that contains one, checked; other lines are returned unchanged.
+
+        Raises:
+            SyntaxDataError: the text is no Unicode, or the parse is invalid
+        """
+        check_unicode(" ".join(line.words) if isinstance(line, ParsedLine) else line)
         if isinstance(line, ParsedLine):
             return check_parse(line)
         return parse_conllu_block(line) if self._brings_parse(line) else line

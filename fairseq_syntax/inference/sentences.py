@@ -11,6 +11,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, begins_sentence, unflatten
 from fairseq_syntax.corpus.conllu_reader import COLUMNS
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.words import words_of
+from fairseq_syntax.errors import SyntaxDataError
 
 Sentence: TypeAlias = str | ParsedLine
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
@@ -59,6 +60,14 @@ def with_written_tabs(line: str) -> str:
 def is_empty(line: Sentence) -> bool:
     """Whether a sentence has no words."""
     return not (line.words if isinstance(line, ParsedLine) else line.strip())
+
+
+def check_unicode(text: str) -> None:
+    """Raise SyntaxDataError for a text with a lone surrogate, which parsers and segmenters cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SyntaxDataError(f"no Unicode text: {error}") from None
 
 
 def unparsed(sentence: str | Sequence[str]) -> ParsedLine:

@@ -20,7 +20,7 @@ from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, token_ids
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.inference.sentences import Sentence, is_empty
+from fairseq_syntax.inference.sentences import Sentence, check_unicode, is_empty
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Ranked
@@ -184,7 +184,7 @@ class BaseTranslator(ABC):
         for i, sentence in enumerate(sentences):
             try:
                 if not is_empty(sentence):
-                    lines.append(self._checked(sentence))
+                    lines.append(self._input.checked_parse(sentence))
                     filled.append(i)
             except SyntaxDataError as error:
                 translations[i][0].error = error.message
@@ -202,14 +202,6 @@ class BaseTranslator(ABC):
         for place, best in self._search([tokens[k] for k in fitting], alignments, ended):
             translations[filled[fitting[place]]] = best
         return translations
-
-    def _checked(self, sentence: Sentence) -> Sentence:
-        """The sentence, with its parse read. Raises SyntaxDataError if its text or parse is invalid."""
-        try:
-            (" ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence).encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, which parsers and segmenters cannot encode either
-            raise SyntaxDataError(f"no Unicode text: {error}") from None
-        return self._input.checked_parse(sentence)
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """Align sentences with given translations (text, or pieces if the data have no segmentation).
@@ -289,7 +281,12 @@ class BaseTranslator(ABC):
         return most
 
     def encode_target(self, text: str) -> tuple[list[str], torch.Tensor]:
-        """Pieces and tokens ([T], int64, with ``</s>``) of a given translation."""
+        """Pieces and tokens ([T], int64, with ``</s>``) of a given translation.
+
+        Raises:
+            SyntaxDataError: it is no Unicode text
+        """
+        check_unicode(text)
         segmenter = self.task.segmenter("target")
         pieces = segmenter.encode_text(text) if segmenter else text.split()
         return pieces, token_ids(pieces, self.task.target_dictionary)

@@ -88,6 +88,10 @@ def test_a_lone_surrogate_is_that_lines_error(toy, trained):
     assert [best[0].error is None for best in found] == [True, False, True]
     assert "surrogates not allowed" in found[1][0].error
     assert found[2][0].text == translator.translate(flat(toy, 2)).text
+    with data_error(line=2):
+        translator.align([flat(toy, 0), "a \ud800 man"], ["a", "a"])
+    with data_error():
+        translator.align([flat(toy, 0)], ["a \ud800"])
 
 
 def test_standard_input_that_is_not_utf8_is_named(trained, monkeypatch):
