@@ -75,6 +75,9 @@ class ParsedLine:
             SyntaxDataError: the lists have other lengths, the heads are not a tree, or the words not those of the text
         """
         n = len(words)
+        # Before the conversion, in which a root is its own head.
+        if (own := next((i for i, head in enumerate(heads, 1) if head == i), None)) is not None:
+            raise SyntaxDataError(f"the head of word {own} is the word itself", hint="the head of a root is 0")
         line = cls(
             words=list(words),
             heads=[i if head == 0 else head - 1 for i, head in enumerate(heads)],
@@ -184,7 +187,7 @@ def check_parse(line: ParsedLine) -> ParsedLine:
     """Check that a parse could be written as CoNLL-U; returns it.
 
     Raises:
-        SyntaxDataError: lists of other lengths, heads that are no trees, or arcs that leave their sentence
+        SyntaxDataError: lists of other lengths, empty words, heads that are no trees, or arcs that leave their sentence
     """
 
     def wrong(message: str) -> NoReturn:
@@ -199,6 +202,8 @@ def check_parse(line: ParsedLine) -> ParsedLine:
         ends = [0, *(end for _, end in parts)]
         if ends[-1] != n or any(start != end or stop <= start for (start, stop), end in zip(parts, ends)):
             wrong(f"its {name} are not all of its words in turn")
+    if any(not form.strip() for form in (*line.words, *(token.form for token in line.tokens))):
+        wrong("a word is empty or white space only")
     start_of = [start for start, end in line.sentences for _ in range(start, end)]
     for word, (head, start) in enumerate(zip(line.heads, start_of)):
         if not 0 <= head < n or start_of[head] != start:

@@ -470,6 +470,7 @@ def test_a_parse_is_made_from_words_heads_and_labels():
         {"heads": [2, 0, 9]},
         {"heads": [2, 0, -1]},
         {"heads": [2, 1, 2]},
+        {"heads": [2, 2, 2]},  # a word is not its own head; the root's is 0
         {"heads": [0, 0, 2]},
         {"labels": ["nsubj"]},
         {"text": "She slept."},
@@ -477,6 +478,8 @@ def test_a_parse_is_made_from_words_heads_and_labels():
         {"text": "She sleeps"},
         {"text": "She sl eeps."},
         {"words": ["She sleeps", "", "."], "text": "She sleeps."},
+        {"words": ["She", "", "."]},
+        {"words": ["She", "\u00a0", "."]},
     ):
         with pytest.raises(SyntaxDataError):
             ParsedLine.of_words(**{"words": words, "heads": heads, "labels": labels, **wrong})

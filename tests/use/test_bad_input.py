@@ -12,6 +12,7 @@ import toy_data
 from data_errors import data_error, refused
 
 from fairseq_syntax.cli import main
+from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.loading import load_models
 from fairseq_syntax.use.translator import Translator
@@ -92,6 +93,14 @@ def test_a_lone_surrogate_is_that_lines_error(toy, trained):
         translator.align([flat(toy, 0), "a \ud800 man"], ["a", "a"])
     with data_error():
         translator.align([flat(toy, 0)], ["a \ud800"])
+
+
+def test_a_parse_with_an_empty_word_is_that_sentences_error(toy, trained):
+    translator = Translator.load(trained, device="cpu")
+    parse = ParsedLine.of_words(["a", "man"], [2, 0], ["det", "root"])
+    parse.words[0] = parse.tokens[0].form = ""
+    found = translator.translations([flat(toy, 0), parse, flat(toy, 2)])
+    assert [best[0].error is None for best in found] == [True, False, True]
 
 
 def test_standard_input_that_is_not_utf8_is_named(trained, monkeypatch):
