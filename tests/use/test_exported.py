@@ -39,6 +39,8 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
     texts = ["the dog sees the man.", "children", "the river follows the woman."]
     models = load_models(folders)
     assert [sorted(model.needs) for model in models] == [[], [], ["tree"]]
+    assert models[0].parameters() > 1000
+    assert [model.parameters() for model in models[1:]] == [None, None], "CTranslate2 does not tell"
     with running(Service(models, Source(parser))) as server:
         status, answer = server.translate(text=texts, model=list(folders), alignments=True)
         assert status == 200

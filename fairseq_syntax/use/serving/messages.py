@@ -277,7 +277,7 @@ class ModelInfo(BaseModel):
     needs: list[str] = Field(description="what it reads of the parse: its tree, or its arcs with their probabilities")
     source_lang: str
     target_lang: str
-    parameters: int
+    parameters: int | None = Field(description="their number; null with CTranslate2, which has none")
 
 
 class Models(BaseModel):

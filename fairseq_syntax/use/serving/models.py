@@ -44,9 +44,9 @@ class ServedModel:
         """The options with which the training text was parsed, if known."""
         return self.task.parse_origins.for_raw_text(read=bool(self.task.needs("source")))
 
-    def parameters(self) -> int:
-        """The number of parameters, summed over the models of an ensemble."""
-        return sum(p.numel() for model in self._models for p in model.parameters())
+    def parameters(self) -> int | None:
+        """The number of parameters, summed over the models of an ensemble; None with CTranslate2, which has none."""
+        return sum(p.numel() for model in self._models for p in model.parameters()) if self._models else None
 
     def relations(self) -> list[str]:
         """The model's dependency labels; empty if its data contain no syntax."""
