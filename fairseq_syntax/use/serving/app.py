@@ -39,7 +39,8 @@ from fairseq_syntax.use.serving.messages import (
 from fairseq_syntax.use.serving.service import Service
 
 DESCRIPTION = (
-    "Translation by models that know syntax. Every error is answered with a JSON object whose `detail` is the reason."
+    "Translation by models that know syntax. Errors are answered with a JSON object whose `detail` is the reason "
+    "(`error`, if the request is LibreTranslate's)."
 )
 REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": Reason, "description": text}
