@@ -15,8 +15,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
+
+from fairseq_syntax.corpus.downloads import unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of this run, and not for the commands
@@ -68,8 +69,7 @@ def build(target: Path) -> tuple[Path, Path]:
 
 def unpack_tests(source: Path, folder: Path) -> Path:
     """Unpack a source distribution without its package: the tests must import the installed one; where they are."""
-    with tarfile.open(source) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(source, folder)
     (unpacked,) = folder.iterdir()
     shutil.rmtree(unpacked / "fairseq_syntax")
     shutil.rmtree(unpacked / "fairseq_syntax.egg-info")
