@@ -60,6 +60,7 @@ def test_the_example_beside_every_other_system(siblings, other, order, tmp_path)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, after))
 
 
+@pytest.mark.checkout
 def test_the_layout_names_every_hook():
     page = (ROOT / "fairseq_syntax" / "README.md").read_text(encoding="utf-8")
     hooks = {name for system in (HeadSystem, EncoderSystem, DecoderSystem) for name in vars(system) if name[0] != "_"}
