@@ -67,7 +67,7 @@ class StandIn:
 
     name, source_lang, target_lang, systems = "stand-in", "en", "de", ()
     needs: frozenset[str] = frozenset()
-    parsed_with = None
+    parsed_with, shows_attention = None, True
 
     def __init__(self, wait: bool = False) -> None:
         self.go, self.began, self.batches, self.steps = threading.Event(), threading.Event(), [], 0

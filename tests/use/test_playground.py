@@ -16,6 +16,7 @@ from served import running
 
 from fairseq_syntax.corpus.conllu import ParsedLine, parse_conllu_block
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import WordAlignment
 from fairseq_syntax.use.serving.models import Source, load_models
 from fairseq_syntax.use.serving.service import Service
@@ -51,8 +52,8 @@ class Naming:
 
     source_lang, target_lang = "en", "de"
 
-    def __init__(self, name: str, blind: bool) -> None:
-        self.name, self.blind = name, blind
+    def __init__(self, name: str, blind: bool, shows_attention: bool = True) -> None:
+        self.name, self.blind, self.shows_attention = name, blind, shows_attention
         self.needs, self.systems = frozenset(() if blind else ["arcs"]), [] if blind else ["ldd"]
 
     def parameters(self) -> int:
@@ -391,7 +392,7 @@ def test_reasons_are_of_what_was_asked_last(page):
     page.run("look()")
     rest(page)
     assert "at most 2000 characters" in page.run(problem), "that something else was answered is no matter"
-    page.run("state.model = 'nobody'; look()")
+    page.run("ask('inside', {text: 'x', model: 'nobody', attention: true})")
     rest(page)
     assert "no model 'nobody'" in page.run(problem) and "at most 2000 characters" in page.run(problem)
     translate(page, SENTENCE)
@@ -579,6 +580,31 @@ def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
         rest(browser)
         assert "again" in browser.run("document.querySelector('#panels .scroll svg').getAttribute('aria-label')")
         assert browser.errors == []
+
+
+class Unseen(Naming):
+    """A model that shows no attention, as with CTranslate2."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, blind=False, shows_attention=False)
+
+    def attention(self, *_: Any) -> dict:
+        raise SyntaxDataError("no attention")
+
+
+def test_a_model_without_attention_is_not_asked_for_it(browser):
+    models = [Unseen("fast"), Naming("plain", blind=True)]
+    with running(Service(models, Source(OneSentenceParser(ParserOptions(parser="one sentence"))))) as server:
+        browser.errors.clear()
+        browser.open(f"http://127.0.0.1:{server.port}/#the%20children%20sleep")
+        rest(browser)
+        assert browser.run("document.querySelector('#problem').hidden && state.model") == "plain"
+        for model, shown in (("fast", False), ("plain", True), ("fast", False)):
+            browser.run(f"$('inside-model').value = '{model}'; $('inside-model').dispatchEvent(new Event('change'))")
+            rest(browser)
+            assert browser.run("document.querySelector('#problem').hidden"), model
+            assert browser.run("!document.querySelector('#panels').hidden") is shown
+    assert browser.errors == []
 
 
 class Mirror(Naming):

@@ -170,6 +170,7 @@ def models_of(service: Service) -> Models:
                 source_lang=model.source_lang,
                 target_lang=model.target_lang,
                 parameters=model.parameters(),
+                attention=model.shows_attention,
             )
             for model in models
         ],

@@ -278,6 +278,7 @@ class ModelInfo(BaseModel):
     source_lang: str
     target_lang: str
     parameters: int | None = Field(description="their number; null with CTranslate2, which has none")
+    attention: bool = Field(description="whether it answers its attention weights; not with CTranslate2")
 
 
 class Models(BaseModel):

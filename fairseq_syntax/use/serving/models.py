@@ -38,6 +38,7 @@ class ServedModel:
         self.needs = translator.needs
         self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
         self.systems = system_names(self._models[0]) if self._models else []
+        self.shows_attention = bool(self._models)  # CTranslate2 has none to show
 
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
