@@ -162,7 +162,8 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
         rows.append(row)
     compared = sum(row[0] != baseline for row in rows)
     corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
-    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"]
+    tested = any(system.get("tests") for table in scored for system in results.reports[table]["systems"])
+    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"] if tested else []
     notes += ["± standard deviation over the seeds"] if several else []
     notes += _in_other_metrics(results, scored, metric)
     notes += _of_other_length(results, scored, baseline)
