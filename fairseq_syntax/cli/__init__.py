@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         if module.COMMAND.needs_fairseq:
             register()
             fairseq_log.setLevel(logging.WARNING)
+            # PyTorch warns of fairseq's masks, of which one is boolean and the other is not.
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask", UserWarning)
         status: int = module.main(args) or 0
         sys.stdout.flush()  # otherwise Python would report a full disk only at exit
         return status
