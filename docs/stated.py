@@ -154,29 +154,36 @@ def _labels_by_language() -> list[str]:
 
 
 def _relative_positions() -> list[str]:
-    """What relative positions gain in the languages in which they have been run, and what supervised heads add."""
+    """What relative positions gain in the languages, and what supervised heads add to them."""
     results = json.loads((ROOT / "examples/atlas/results.json").read_text("utf-8"))
-    found = {name: of["relative"] for name, of in results["languages"].items() if "relative" in of}
-    assert list(found) == ["German", "French", "Turkish"], "README.md: the languages with relative positions"
-    rows = [of["metrics"]["BLEU"] for of in found.values()]
-    for row in rows:
-        assert row["gain"][1] > 0, "README.md: they gain significantly"
+    rows = {}
+    for name, of in results["languages"].items():
+        row = of["relative"]["metrics"]["BLEU"]
+        (beside,) = [one for one in row["beside"] if one["system"] == "PSH"]
+        rows[name] = row | {"both": beside["gain"], "both_parse": beside["controls"]["linear"]["syntax"]}
+    assert all(row["gain"][1] > 0 for row in rows.values()), "README.md: they gain significantly in all six"
+    for row in rows.values():
         assert max(row["parse"][2], row["control"][2]) < 0, "README.md: more than heads, with the parse and with chains"
-    assert min(of["seeds"]["relative"] for of in found.values()) == 1, "README.md: one or two seeds"
-    added = {name: of["metrics"]["BLEU"] for name, of in found.items() if "both_parse" in of["metrics"]["BLEU"]}
-    assert list(added) == ["German", "French", "Turkish"], "README.md: the languages with both"
-    (both,) = [row["both"] for row in added.values() if row["both"][1] > 0]
-    assert both == added["French"]["both"], "README.md: heads add significantly to them in French alone"
-    assert all(row["both"][2] > 0 for row in added.values()), "README.md: and nothing significant in the others"
-    assert all(row["both_parse"][1] > 0 for row in added.values()), "README.md: better than chains in all three"
+        assert row["both_parse"][1] > 0, "README.md: with them, the parse is better than chains in all six"
+    better = {name: row["both"][0] for name, row in rows.items() if row["both"][1] > 0}
+    worse = {name: -row["both"][0] for name, row in rows.items() if row["both"][2] < 0}
+    assert min(min(of["relative"]["seeds"].values()) for of in results["languages"].values()) == 1, "README.md: seeds"
     of_atis = results["parse_quality"]["relative"]["metrics"]["BLEU"]
-    assert all(of_atis[kind][1] < 0 < of_atis[kind][2] for kind in ("gain", "both")), "README.md: nothing on ATIS"
-    gains, syntax = [row["gain"][0] for row in rows], [row["both_parse"][0] for row in added.values()]
+    (beside,) = of_atis["beside"]
+    for gain in (of_atis["gain"], beside["gain"]):
+        assert gain[1] < 0 < gain[2], "README.md: nothing on ATIS"
+    gains, syntax = ([row[kind][0] for row in rows.values()] for kind in ("gain", "both_parse"))
     return [
-        f"gains {min(gains):.1f} to {max(gains):.1f} BLEU in German, French and Turkish",
-        f"gain another {both[0]:.1f} BLEU in French",
-        f"all three languages, by {min(syntax):.1f} to {max(syntax):.1f} BLEU",
+        f"gains {min(gains):.1f} to {max(gains):.1f} BLEU in the six languages",
+        f"gain another {_low_to_high(better)} BLEU in {' and '.join(better)}, lose {_low_to_high(worse)} in "
+        f"{' and '.join(worse)}",
+        f"chains in all six languages, by {min(syntax):.1f} to {max(syntax):.1f} BLEU",
     ]
+
+
+def _low_to_high(values: dict[str, float]) -> str:
+    """``1.7 to 1.8``, or one figure if they do not differ."""
+    return " to ".join(sorted({f"{function(values.values()):.1f}" for function in (min, max)}))
 
 
 def _cluster() -> list[str]:

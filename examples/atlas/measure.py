@@ -118,28 +118,30 @@ def without_relative(systems: Mapping[str, Item]) -> dict[str, Item]:
 
 
 def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str]) -> dict[str, Any]:
-    """Relative positions against the baseline; against them, a system, its first control, and both together.
+    """Relative positions against the baseline; against them, a system and its first control, and what is beside them.
 
-    Also both together on the parse against both on the control parse. Systems that have not been run are left out.
+    The last, ``beside``, is what each system with relative positions gains over them, and with its controls. Systems
+    that have not been run are left out.
     """
     test, baseline = of.tests[0], of.recipe.baseline
-    both = f"{RELATIVE}+{system}"
-    compared = [("parse", system), ("both", both)]
-    for control in controls[:1]:
-        compared += [("control", control), ("both_control", f"{RELATIVE}+{control}")]
-    others = {kind: name for kind, name in compared if name in runs}
-    runs = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
+    others = {kind: name for kind, name in zip(("parse", "control"), (system, *controls[:1])) if name in runs}
+    alone = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
+    beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
+    usual = "".join(system.partition(".")[1:])  # a suffix of systems on the usual parse, such as .gold
+    named = {name.removeprefix(f"{RELATIVE}+").removesuffix(usual): each for name, each in beside.items()}
     references, metrics = [text_of(path) for path in of.references(test)], {}
     for metric, scorer in scorers(references, of).items():
-        resampled = Resampled(scorer, runs, DRAWS, groups=pages_of(of, test))
+        groups = pages_of(of, test)
+        resampled = Resampled(scorer, alone, DRAWS, groups=groups)
+        with_them = Resampled(scorer, named, DRAWS, groups=groups)
         metrics[metric] = {
             "plain": resampled.score[baseline],
             "gain": figures(resampled.difference(RELATIVE, baseline)),
             **{kind: figures(resampled.difference(name, RELATIVE)) for kind, name in others.items()},
+            "beside": measure(with_them, RELATIVE, list(of.recipe.parse.controls)),
         }
-        if {"both", "both_control"} <= others.keys():
-            metrics[metric]["both_parse"] = figures(resampled.difference(both, others["both_control"]))
-    return {"seeds": {name: len(each) for name, each in runs.items()}, "metrics": metrics}
+    seeds = {name: len(each) for name, each in {**alone, **beside}.items()}
+    return {"seeds": seeds, "metrics": metrics}
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from by_language import (
     planned,
     where,
 )
-from relative import corpora_of, relative_sentence, relative_table
+from relative import corpora_of, others_beside, relative_sentence, relative_table
 from wording import (
     MARKERS,
     NOT_RUN,
@@ -45,7 +45,6 @@ from wording import (
     new_figure,
     row_of,
     seeds_of,
-    shown,
     twin_of,
     with_zero,
 )
@@ -343,7 +342,8 @@ def page(results: Mapping[str, Any]) -> str:
     titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
     others = others_table(languages, titles[1] if is_atlas else "Other systems")
     first, controls = next(iter(planned(languages).items()))
-    first, corpora = shown(first), corpora_of(results)
+    corpora = corpora_of(results)
+    beside = others_beside(corpora, first)
     parts = {
         "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
         "others": others.render("markdown") if len(planned(languages)) > 1 else "",
@@ -353,8 +353,9 @@ def page(results: Mapping[str, Any]) -> str:
         "more": more_about(languages),
         "correlations": correlations(languages),
         "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls, metric)),
+        "beside": beside.render("markdown") if beside else "",
     }
-    sentences = [languages_sentence(languages), relative_sentence(corpora, first, controls)]
+    sentences = [languages_sentence(languages), relative_sentence(corpora, first)]
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
         sentences = [

@@ -335,10 +335,10 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     of_relative = found["back"]["relative"]["metrics"]["BLEU"]
     assert of_relative["gain"][1] > 0 > of_relative["parse"][2] > of_relative["control"][2]
     assert of_relative["gain"][0] + of_relative["parse"][0] == pytest.approx(gain[0], abs=3e-4)
-    assert of_relative["both"][2] < 0 < of_relative["both_parse"][1]
-    assert of_relative["both"][0] - of_relative["both_control"][0] == pytest.approx(
-        of_relative["both_parse"][0], abs=3e-4
-    )
+    (beside,) = of_relative["beside"]
+    linear = beside["controls"]["linear"]
+    assert beside["system"] == "PSH" and beside["gain"][2] < 0 < linear["syntax"][1]
+    assert beside["gain"][0] - linear["gain"][0] == pytest.approx(linear["syntax"][0], abs=3e-4)
     assert "relative" not in found["back"]["seeds"]
     assert [one["property"] for one in found["back"]["metrics"]["BLEU"]["by"]] == ["depth"], "the recipe's"
     of_sentences = alone.difference("PSH", "transformer")
@@ -501,29 +501,37 @@ def test_relative_positions_against_what_needs_a_parse(results):
 
 
 def test_what_is_said_of_relative_positions():
-    bleu = {"plain": 20.25, "gain": [2.25, 1, 3], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
-    both = {"both": [-0.25, -1, 1], "both_parse": [1.5, 1, 2]}
-    corpora = {
-        "in French": {"seeds": {"transformer": 3, "relative": 2}, "metrics": {"BLEU": bleu, "chrF": bleu}},
-        "in German": {},
-        "on ATIS": {"seeds": {"transformer": 3, "relative": 3}, "metrics": {"BLEU": {**bleu, **both}}},
-    }
+    bleu = {"plain": 20.25, "gain": [2.25, 1, 3], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2], "beside": []}
+    row = {"system": "PSH", "gain": [-0.25, -1, 1], "controls": {"linear": {"syntax": [1.5, 1, 2]}}}
+
+    def of(seeds, **more):
+        metrics = {"BLEU": bleu | more, "chrF": bleu | more}
+        return {"seeds": {"transformer": 3, "relative": seeds}, "metrics": metrics}
+
+    corpora = {"in French": of(2), "in German": {}, "on ATIS": of(3, beside=[row])}
     french, german, atis = relative.relative_table(corpora, "PSH", ["linear"]).rows
     assert french[:2] == ["French", "20.25"] and french[-2:] == [wording.NOT_RUN, "2"] and german[-1] == "0"
-    assert atis[2:-1] == [
-        wording.interval(figures)
-        for figures in ([2.25, 1, 3], *list(corpora["on ATIS"]["metrics"]["BLEU"].values())[2:])
-    ]
+    figures = [*(bleu[kind] for kind in ("gain", "parse", "control")), row["gain"], [1.5, 1, 2]]
+    assert atis[2:-1] == list(map(wording.interval, figures))
     assert "linear" not in relative.relative_table(corpora, "PSH", []).render("text")
-    text = relative.relative_sentence(corpora, "PSH", ["linear"])
-    assert (
-        "+2.2 BLEU in French and +2.2 on ATIS;" in text and "PSH is significantly worse in French and on ATIS;" in text
-    )
-    assert "-0.2 BLEU on ATIS (not significant);" in text and "the parse is significantly better on ATIS than" in text
-    assert text.endswith("(2 seeds).")
-    bleu["parse"] = [0.5, -1, 2]
-    assert "not significantly better in French" in relative.relative_sentence(corpora, "PSH", ["linear"])
-    assert "not been measured" in relative.relative_sentence({"in German": {}}, "PSH", [])
+    assert relative.others_beside(corpora, "PSH") is None
+    text = relative.relative_sentence(corpora, "PSH")
+    assert "significantly better in French and on ATIS (+2.2)" in text
+    assert "significantly worse in French and on ATIS (-1.5)" in text
+    assert "not significantly different on ATIS (-0.2)" in text
+    assert "significantly better than on *linear* trees on ATIS (+1.5)" in text and text.endswith("(2 seeds).")
+    other = {"system": "sennrich_haddow", "gain": [0.5, 0.25, 1], "controls": {}}
+    corpora["in German"] = of(3, gain=[-1, -2, -0.5], beside=[row, other])
+    corpora["in German"]["seeds"]["relative+sennrich_haddow"] = 1
+    text = relative.relative_sentence(corpora, "PSH")
+    assert "significantly better in French and on ATIS (+2.2) and significantly worse in German (-1.0)" in text
+    assert "With them, S&H is significantly better in German (+0.5) (1 seed)." in text
+    table = relative.others_beside(corpora, "PSH")
+    assert table.rows == [["German", wording.interval([0.5, 0.25, 1])]] and "1 seed" in table.notes[0]
+    corpora["in French"] = of(2, beside=[row])
+    text = relative.relative_sentence(corpora, "PSH")
+    assert "not significantly different in both languages and on ATIS (-0.2)" in text
+    assert "not been measured" in relative.relative_sentence({"in German": {}}, "PSH")
 
 
 def test_the_bootstrap_draws_pages(capsys):
