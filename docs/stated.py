@@ -156,11 +156,17 @@ def _labels_by_language() -> list[str]:
 def _relative_positions() -> list[str]:
     """What relative positions gain in the languages, and what supervised heads add to them."""
     results = json.loads((ROOT / "examples/atlas/results.json").read_text("utf-8"))
-    rows = {}
+    rows, pascal = {}, {}
     for name, of in results["languages"].items():
         row = of["relative"]["metrics"]["BLEU"]
-        (beside,) = [one for one in row["beside"] if one["system"] == "PSH"]
-        rows[name] = row | {"both": beside["gain"], "both_parse": beside["controls"]["linear"]["syntax"]}
+        beside = {one["system"]: one for one in row["beside"]}
+        both = beside["PSH"]
+        rows[name] = row | {"both": both["gain"], "both_parse": both["controls"]["linear"]["syntax"]}
+        if "PASCAL" in beside:
+            pascal[name] = beside["PASCAL"]["gain"][0]
+            assert beside["PASCAL"]["gain"][1] > 0, "README.md: PASCAL gains significantly"
+            linear = beside["PASCAL"]["controls"]["linear"]["syntax"]
+            assert linear[1] < 0 < linear[2], "README.md: PASCAL does not differ from chains"
     assert all(row["gain"][1] > 0 for row in rows.values()), "README.md: they gain significantly in all six"
     for row in rows.values():
         assert max(row["parse"][2], row["control"][2]) < 0, "README.md: more than heads, with the parse and with chains"
@@ -178,6 +184,7 @@ def _relative_positions() -> list[str]:
         f"gain another {_low_to_high(better)} BLEU in {' and '.join(better)}, lose {_low_to_high(worse)} in "
         f"{' and '.join(worse)}",
         f"chains in all six languages, by {min(syntax):.1f} to {max(syntax):.1f} BLEU",
+        f"PASCAL gains another {_low_to_high(pascal)} BLEU in {' and '.join(pascal)}",
     ]
 
 
