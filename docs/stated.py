@@ -190,7 +190,7 @@ def _relative_positions() -> list[str]:
 
 def _low_to_high(values: dict[str, float]) -> str:
     """``1.7 to 1.8``, or one figure if they do not differ."""
-    return " to ".join(sorted({f"{function(values.values()):.1f}" for function in (min, max)}))
+    return " to ".join(dict.fromkeys(f"{function(values.values()):.1f}" for function in (min, max)))
 
 
 def _cluster() -> list[str]:

@@ -118,10 +118,10 @@ def without_relative(systems: Mapping[str, Item]) -> dict[str, Item]:
 
 
 def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str]) -> dict[str, Any]:
-    """Relative positions against the baseline; against them, a system and its first control, and what is beside them.
+    """Relative positions against the baseline; against them, a system and its first control.
 
-    The last, ``beside``, is what each system with relative positions gains over them, and with its controls. Systems
-    that have not been run are left out.
+    Also, as ``beside``, what each system with relative positions gains over them alone, on its parse and on control
+    parses. Systems that have not been run are left out.
     """
     test, baseline = of.tests[0], of.recipe.baseline
     others = {kind: name for kind, name in zip(("parse", "control"), (system, *controls[:1])) if name in runs}
@@ -129,9 +129,8 @@ def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str])
     beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
     usual = "".join(system.partition(".")[1:])  # a suffix of systems on the usual parse, such as .gold
     named = {name.removeprefix(f"{RELATIVE}+").removesuffix(usual): each for name, each in beside.items()}
-    references, metrics = [text_of(path) for path in of.references(test)], {}
+    references, groups, metrics = [text_of(path) for path in of.references(test)], pages_of(of, test), {}
     for metric, scorer in scorers(references, of).items():
-        groups = pages_of(of, test)
         resampled = Resampled(scorer, alone, DRAWS, groups=groups)
         with_them = Resampled(scorer, named, DRAWS, groups=groups)
         metrics[metric] = {
