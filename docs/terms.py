@@ -182,10 +182,9 @@ def relative_depth() -> Drawing:
 
 def structural_positions() -> Drawing:
     from fairseq_syntax.model.trees import Forest
-    from fairseq_syntax.systems.structural_positions import tree_distance
+    from fairseq_syntax.systems.structural_positions import signed_distance
 
-    syntax = batch()
-    distance = tree_distance(Forest(syntax), syntax, 16)[0]
+    distance = signed_distance(Forest(batch()), 16)[0]
     return Drawing(
         [Panel("r: signed distance in the tree", distance.numpy(), WORDS, WORDS, signed)],
         "The signed distance $r(i, j)$ of each pair for one parse: positive downwards and, off the path to the root, "

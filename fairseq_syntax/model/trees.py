@@ -1,4 +1,4 @@
-"""Depths, subtrees, traversals and levels of the dependency trees of a batch, computed on the device.
+"""Depths, paths, subtrees, traversals and levels of the dependency trees of a batch, computed on the device.
 
 Words are numbered over the whole batch. Sums over paths to the root and over subtrees take a number of steps that is
 logarithmic in the length of the longest line: each step doubles the distance covered.
@@ -14,6 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.model.devices import full_precision
+from fairseq_syntax.model.neighbourhoods import word_grid
+
+UNCONNECTED = -1  # the distance of words that no path connects
 
 
 class Paths:
@@ -83,7 +87,7 @@ class Forest(Paths):
             words = lengths.words.astype(np.int64)
             self._host_parent = heads + np.repeat(words.cumsum() - words, words)
             may_have_cycles = has_cycle(self._host_parent, steps)
-        self._line = syntax.batch_of_word
+        self._syntax, self._line = syntax, syntax.batch_of_word
         super().__init__(syntax.parent, steps, may_have_cycles)
 
     @cached_property
@@ -107,6 +111,40 @@ class Forest(Paths):
         """The rank of each word in its line, children before their heads, children (and roots) from left to right."""
         # Unlike in pre-order, a word's ancestors come after it in post-order, and its descendants before it.
         return self.preorder - self.depth + self.subtree_size - 1
+
+    @cached_property
+    def dominates(self) -> Tensor:
+        """[B, W', W'] bool: whether word i (row) of a line is word j or an ancestor of it; False outside the line."""
+        pre, size = self._by_line(self.preorder), self._by_line(self.subtree_size)
+        word = torch.arange(pre.size(1), device=pre.device)
+        real = word < self._syntax.n_words[:, None]
+        # A subtree is contiguous in pre-order.
+        after = pre[:, :, None] <= pre[:, None, :]
+        return after & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None] & real[:, None, :]
+
+    @cached_property
+    def depth_difference(self) -> Tensor:
+        """[B, W', W'] int64: the depth of word j (column) of a line minus word i's; undefined outside the line."""
+        depth = self._by_line(self.depth)
+        return depth[:, None, :] - depth[:, :, None]
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """[B, W', W'] int64: the number of edges on the path between two words of a line, in either direction.
+
+        :data:`UNCONNECTED` between words of different sentences, and outside the line.
+        """
+        with full_precision(self.dominates):  # bfloat16 has no integers above 256 without gaps
+            above = self.dominates.float()
+            common = (above.transpose(1, 2) @ above).long()  # the number of common ancestors, exact
+        depth = self._by_line(self.depth)
+        # The depth of the lowest common ancestor is the number of common ones minus one.
+        edges = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)
+        return torch.where(common > 0, edges, UNCONNECTED)
+
+    def _by_line(self, values: Tensor) -> Tensor:
+        """Values [W] of the words of each line, [B, W']; 0 outside the line."""
+        return F.pad(values, (0, 1))[word_grid(self._syntax)]
 
     @cached_property
     def level_sizes(self) -> list[int]:
@@ -133,6 +171,37 @@ class Forest(Paths):
             place[level] = torch.arange(level.numel(), device=level.device)
         above = place[self.parent].masked_fill(self.is_root, 0)
         return [above[level] for level in levels]
+
+
+def piece_depth(syntax: SyntaxBatch) -> Tensor:
+    """The depth of each piece's word, [B, T] int64; 0 for roots, ``</s>`` and padding."""
+    return syntax.once(piece_depth, lambda: syntax.of_word(Forest.of(syntax).depth, 0))
+
+
+def piece_distance(syntax: SyntaxBatch) -> Tensor:
+    """The number of edges between the words of two pieces, [B, T, T] int64; 0 between the pieces of a word.
+
+    :data:`UNCONNECTED` between different sentences, and between ``</s>`` and other pieces; undefined on padding.
+    """
+
+    def make() -> Tensor:
+        distance = F.pad(Forest.of(syntax).distance, (0, 1, 0, 1), value=UNCONNECTED)
+        distance[:, -1, -1] = 0
+        return between_pieces(syntax, distance)
+
+    return syntax.once(piece_distance, make)
+
+
+def between_pieces(syntax: SyntaxBatch, between_words: Tensor) -> Tensor:
+    """Spread values of pairs of words over the pairs of their pieces: [B, T, T].
+
+    Args:
+        between_words: [B, W' + 1, W' + 1], by the words of the line; the last row and column are those of ``</s>`` and
+            padding
+    """
+    place = syntax.of_word(syntax.word_in_sentence, between_words.size(1) - 1)  # [B, T]
+    rows = between_words.gather(1, place[:, :, None].expand(-1, -1, between_words.size(2)))  # [B, T, W' + 1]
+    return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1))
 
 
 def has_cycle(parent: np.ndarray, steps: int) -> bool:

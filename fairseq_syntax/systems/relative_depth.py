@@ -27,13 +27,7 @@ from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import RelativeTerm, TreePositions, sums_by_bucket
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.model.trees import Forest
-
-
-def piece_depth(step: Step) -> Tensor:
-    """The depth of each piece's word, [B, T] int64; 0 for roots, ``</s>`` and padding."""
-    syntax = step.parse
-    return step.once("piece depth", lambda: syntax.of_word(Forest.of(syntax).depth, 0))
+from fairseq_syntax.model.trees import Forest, piece_depth
 
 
 class DepthBuckets:
@@ -119,7 +113,7 @@ class RelativeDepth(TreePositions):
         self.depth = self.embeddings(self._layers, self.most)
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        depth, levels = piece_depth(step), len(Forest.of(step.parse).level_sizes)
+        depth, levels = piece_depth(step.parse), len(Forest.of(step.parse).level_sizes)
         buckets = step.once("depth buckets", lambda: DepthBuckets(depth, levels, self.most))
         return DepthTerm(buckets, step.once("depth vectors", self.depth.by_layer)[layer])
 

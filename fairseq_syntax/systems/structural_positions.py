@@ -22,44 +22,28 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
-from fairseq_syntax.model.devices import full_precision
 from fairseq_syntax.model.encoder import register_encoder_system
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import RelativeTerm, TreePositions
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.systems.relative_depth import piece_depth
+from fairseq_syntax.model.trees import UNCONNECTED, Forest, between_pieces, piece_depth
 
 KINDS = ("absolute", "relative", "both")
 
 
-def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
-    """r(i, j) between the words of each line, clipped.
-
-    A matrix product counts the common ancestors of two words (including themselves); the depth of the lowest one is
-    this number minus one. Words of different sentences have no common ancestor and get the largest distance.
+def signed_distance(forest: Forest, most: int) -> Tensor:
+    """r(i, j) between the words of each line, clipped; words of different sentences get the largest distance.
 
     Returns:
         [B, W', W'] int64 from −k to k (``most``); row i, column j, words of the line; undefined outside the line
     """
-    grid = word_grid(syntax)  # [B, W']
-    # [B, W'] each; a place without a word has index W, which reads the zero appended there.
-    pre, size, depth = (F.pad(x, (0, 1))[grid] for x in (forest.preorder, forest.subtree_size, forest.depth))
-    word = torch.arange(grid.size(1), device=grid.device)
-    real = word < syntax.n_words[:, None]
-    # [b, a, i]: a is i or its ancestor, because a subtree is contiguous in pre-order
-    above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
-    with full_precision(above):  # bfloat16 has no integers above 256 without gaps
-        common = (above.transpose(1, 2).float() @ above.float()).long()  # [B, W', W'], exact
-    difference = depth[:, None, :] - depth[:, :, None]
-    # The depth of the lowest common ancestor is common − 1.
-    path = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)
-    path = torch.where(common > 0, path, most)
+    word = torch.arange(forest.distance.size(1), device=forest.distance.device)
+    path = torch.where(forest.distance == UNCONNECTED, most, forest.distance)
     signed = torch.where(word[:, None] < word, path, -path)
-    return torch.where(above | above.transpose(1, 2), difference, signed).clamp(-most, most)
+    one_dominates = forest.dominates | forest.dominates.transpose(1, 2)
+    return torch.where(one_dominates, forest.depth_difference, signed).clamp(-most, most)
 
 
 def sinusoids(position: Tensor, dim: int) -> Tensor:
@@ -83,13 +67,11 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     Pieces of a word have distance 0. ``</s>`` has distance 0 from itself, and from other pieces the distance of a word
     in a later sentence. Rows and columns of padding are undefined.
     """
-    words = tree_distance(Forest.of(syntax), syntax, most)  # [B, W', W']
+    words = signed_distance(Forest.of(syntax), most)  # [B, W', W']
     # One more place for "no word": after all others, and with distance 0 from itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0
-    place = syntax.of_word(syntax.word_in_sentence, words.size(1) - 1)  # [B, T]
-    rows = words.gather(1, place[:, :, None].expand(-1, -1, words.size(2)))  # [B, T, W' + 1]
-    return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1)) + most
+    return between_pieces(syntax, words) + most
 
 
 @dataclass
@@ -128,7 +110,7 @@ class StructuralPositions(TreePositions):
     def positions(self, positions: Tensor, step: Step) -> Tensor:
         if not self.absolute:
             return positions
-        depth = sinusoids(piece_depth(step), self.embed_dim).to(positions.dtype)
+        depth = sinusoids(piece_depth(step.parse), self.embed_dim).to(positions.dtype)
         return torch.tanh(self.absolute["depth"](depth) + self.absolute["sequence"](positions))
 
     def term(self, step: Step, layer: int) -> ScoreTerm:

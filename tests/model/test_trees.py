@@ -11,7 +11,7 @@ from random_parses import EOS, PAD, Line, batch, pad, random_line
 from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import pack
-from fairseq_syntax.model.trees import Forest
+from fairseq_syntax.model.trees import UNCONNECTED, Forest, piece_depth, piece_distance
 
 
 def children(heads: list[int], word: int) -> list[int]:
@@ -30,12 +30,28 @@ def depth(heads: list[int], word: int) -> int:
     return 0 if heads[word] == word else 1 + depth(heads, heads[word])
 
 
+def edges(heads: list[int], word: int) -> list[int]:
+    """The number of edges from a word to each other word of the line, by a search in breadth."""
+    steps = [UNCONNECTED] * len(heads)
+    steps[word] = 0
+    found = [word]
+    for at in found:
+        for other in {heads[at], *children(heads, at)}:
+            if steps[other] == UNCONNECTED:
+                steps[other] = steps[at] + 1
+                found.append(other)
+    return steps
+
+
 def check(lines: list[Line], heads: list[list[int]], left: bool) -> None:
     forest = Forest(batch(lines, left))
     at = 0
     levels: dict[int, list[int]] = {}
-    for own in heads:
+    for row, own in enumerate(heads):
         n = len(own)
+        assert forest.distance[row, :n, :n].tolist() == [edges(own, w) for w in range(n)]
+        assert forest.distance[row, n:].eq(UNCONNECTED).all() and forest.distance[row, :, n:].eq(UNCONNECTED).all()
+        assert forest.dominates[row, :n, :n].tolist() == [[w in preorder(own, a) for w in range(n)] for a in range(n)]
         roots = [w for w in range(n) if own[w] == w]
         here = slice(at, at + n)
         assert forest.parent[here].tolist() == [at + h for h in own]
@@ -66,6 +82,19 @@ def test_against_recursion(seed, left):
     chain = Line([1] * n, [max(0, w - 1) for w in range(n)], [(1, 1, 1)] * n, [4] * n + [EOS])
     lines.insert(rng.randrange(6), chain)
     check(lines, [line.heads for line in lines], left)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_depths_and_distances_between_pieces(left):
+    lines = [random_line(random.Random(seed), max_words=9) for seed in range(5)]
+    syntax = batch(lines, left)
+    for line, depths, distances in zip(lines, piece_depth(syntax).tolist(), piece_distance(syntax)):
+        start, words = (len(depths) - len(line.tokens)) * left, line.word_of_piece
+        end = start + len(words)
+        between = [[edges(line.heads, w)[v] for v in words] + [UNCONNECTED] for w in words]
+        between.append([UNCONNECTED] * len(words) + [0])  # </s>
+        assert depths[start : end + 1] == [depth(line.heads, w) for w in words] + [0]
+        assert distances[start : end + 1, start : end + 1].tolist() == between
 
 
 def test_a_batch_without_words():

@@ -12,8 +12,8 @@ from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, sums_by_bucket
-from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, piece_depth
+from fairseq_syntax.model.trees import Forest, piece_depth
+from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm
 from fairseq_syntax.systems.relative_positions import distance_buckets
 from fairseq_syntax.systems.structural_positions import (
     StructuralConfig,
@@ -86,7 +86,7 @@ def heads():
 
 
 def depth_buckets(step, most):
-    return DepthBuckets(piece_depth(step), len(Forest.of(step.parse).level_sizes), most)
+    return DepthBuckets(piece_depth(step.parse), len(Forest.of(step.parse).level_sizes), most)
 
 
 @pytest.mark.parametrize("most", [1, 2, 20])
