@@ -158,8 +158,10 @@ def test_models_of_a_parser_are_those_of_the_side_that_is_parsed(recipe, tmp_pat
     target = recipe.read_text().replace("parse: {source: {", "parse: {target: {")
     recipe.write_text(target.replace(", parse: random", "").replace(", controls: {random: random}", ""))
     assert command(dry) == 0
-    assert "# parse train.de" in (said := capsys.readouterr().out) and "train.en.conllu" not in said
-    assert str(tmp_path / "models") in said
+    said = capsys.readouterr().out
+    assert "# parse train.de" in said and "train.en.conllu" not in said
+    models = re.search(r"--model-dir (\S+)", said)
+    assert models and Path(models[1]).resolve() == (tmp_path / "models").resolve()
     recipe.write_text(re.sub(r"^parse: .*$", "", recipe.read_text(), flags=re.M))
     assert command(dry) != 0
 

@@ -61,6 +61,16 @@ def test_a_link_stays_and_its_target_is_written(tmp_path):
     assert os.listdir(tmp_path / "there") == ["file"]
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_a_fifo_and_a_device_are_written_directly(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     found = []

@@ -254,6 +254,19 @@ def test_a_large_request_delays_its_own_items_and_not_those_of_others():
     stage.close()
 
 
+def test_a_light_item_that_overtakes_gives_later_requests_no_credit(stage):
+    """The clock of the queue never goes back, or whoever comes later would start before the work of earlier ones."""
+    made, _ = stage
+    for number in range(4):
+        made.submit(number, weight=10, request="large")  # start tags 0, 10, 20 and 30
+    with made._changed:
+        *_, last = waiting = list(made._waiting)
+        made._choose([last], most=10)
+        made._choose(waiting[:1], most=10)
+    made.submit(100, request="new")
+    assert list(made._waiting)[-1].turn == last.turn == 30
+
+
 def test_closing_with_a_limit_ends_what_runs():
     work = Stepping()
     stage = Stage("test", work, size=4, weight=20)

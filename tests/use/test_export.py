@@ -334,15 +334,15 @@ def test_exporting_leaves_the_model_as_it_is(corpus, tmp_path):
         assert all(torch.equal(value, before[name]) for name, value in loaded.model.state_dict().items())
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
-def test_another_model_is_not_written(supervised, tmp_path, monkeypatch, quantization):
+@pytest.mark.parametrize("quantization, change", [(None, 0.5), ("int8", 0.5), (None, np.nan)])
+def test_another_model_is_not_written(supervised, tmp_path, monkeypatch, quantization, change):
     """The converter is fairseq's and CTranslate2's: what it makes is held against the model, quantized or not."""
     converter = pytest.importorskip("ctranslate2.converters.fairseq")
     original = converter.set_transformer_encoder
 
     def with_another_bias(spec, module):
         original(spec, module)
-        spec.layer[0].ffn.linear_1.bias += 0.5 * (np.arange(len(spec.layer[0].ffn.linear_1.bias)) % 2)
+        spec.layer[0].ffn.linear_1.bias += change * (np.arange(len(spec.layer[0].ffn.linear_1.bias)) % 2)
 
     monkeypatch.setattr(converter, "set_transformer_encoder", with_another_bias)
     with data_error("CTranslate2"):
