@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 def install() -> None:
     """Apply all patches."""
-    from fairseq_syntax.compat import checkpoints, datasets, hub, models, processes, search, stopping
+    from fairseq_syntax.compat import checkpoints, datasets, hub, models, processes, search, shards, stopping
 
-    for patched in (checkpoints, datasets, hub, models, processes, search, stopping):
+    for patched in (checkpoints, datasets, hub, models, processes, search, shards, stopping):
         patched.install()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from fairseq import utils
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import transformer_decoder, transformer_encoder
 from fairseq.modules import FairseqDropout
 from omegaconf import OmegaConf, open_dict
@@ -20,8 +22,37 @@ from fairseq_syntax.runtime.files import read_lines
 
 
 def install() -> None:
-    """Make ``--encoder-embed-path`` accept files without a header, of which fairseq would skip the first word."""
+    """Let ``--encoder-embed-path`` and ``--retain-dropout-modules`` read what fairseq's documentation gives them.
+
+    fairseq would skip the first word of an embedding file without a header, and retain no dropout by most names.
+    """
     utils.parse_embedding = parse_embedding
+    prepare = BaseFairseqModel.make_generation_fast_
+
+    @functools.wraps(prepare)
+    def make_generation_fast_(self: nn.Module, **kwargs: Any) -> Any:
+        if kwargs.get("retain_dropout") and (names := kwargs.get("retain_dropout_modules")):
+            kwargs["retain_dropout_modules"] = retained_modules(names, self)
+        return prepare(self, **kwargs)
+
+    BaseFairseqModel.make_generation_fast_ = make_generation_fast_
+
+
+def retained_modules(names: str | Sequence[str], model: nn.Module) -> list[str]:
+    """The modules of ``--retain-dropout-modules`` by the names that a model's dropout has.
+
+    fairseq has renamed its classes (``TransformerEncoderLayerBase``), and looks for names in the option's text, such as
+    ``TransformerEncoder`` in ``TransformerEncoderLayer``.
+
+    Raises:
+        SyntaxDataError: the model has no dropout in any of them
+    """
+    wanted = {n.removesuffix("Base") for n in (re.findall(r"\w+", names) if isinstance(names, str) else names)}
+    known = {m.module_name for m in model.modules() if isinstance(m, FairseqDropout) and m.module_name}
+    if retained := sorted(name for name in known if name.removesuffix("Base") in wanted):
+        return retained
+    message, hint = "the model has no dropout in such modules", f"it has dropout in {', '.join(sorted(known))}"
+    raise SyntaxDataError(message, option="--retain-dropout-modules", hint=hint)
 
 
 def parse_embedding(embed_path: str) -> dict[str, Tensor]:

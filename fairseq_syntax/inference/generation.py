@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data.data_utils import collate_tokens
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.utils import convert_padding_direction
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -23,25 +24,17 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
 from fairseq_syntax.inference.alignment_head import Aligner, default_head, read_head
 from fairseq_syntax.inference.spelling import decoder, pieces_of
+from fairseq_syntax.model.options import option_name
 from fairseq_syntax.model.task import SEARCHES, SyntaxTask
 from fairseq_syntax.runtime.files import read_lines
 
 logger = logging.getLogger(__name__)
+_NEED_ANOTHER = {  # options of generation that fairseq passes over without another
+    "retain_dropout_modules": "retain_dropout",
+    "diverse_beam_strength": "diverse_beam_groups",
+    "lm_weight": "lm_path",
+}
 _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of words, and in no text
-
-
-def generation_shard(cfg: Any, given: tuple[int, int]) -> tuple[int, int]:
-    """The number of parts into which fairseq-generate divides the data, and the 0-based part of this process.
-
-    They are given by ``--num-shards`` and ``--shard-id``, otherwise by ``torchrun``.
-
-    Args:
-        given: those of ``--distributed-world-size`` and ``--distributed-rank``, which apply otherwise
-    """
-    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
-        return cfg.num_shards, cfg.shard_id
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    return (processes, int(os.environ.get("RANK", "0"))) if processes > 1 else given
 
 
 def warn_if_pieces_are_scored(cfg: Any, segmenter: Segmenter | None) -> None:
@@ -76,10 +69,15 @@ class Generation:
             args: the options of generation, which are not modified
             cls, arguments: the caller's class and arguments
         """
-        if getattr(args, "print_step", False):
-            raise SyntaxDataError(
-                "applies to models that translate in several passes, which these are not", option="--print-step"
-            )
+        for name in ("print_step", "retain_iter_history"):
+            if getattr(args, name, False):
+                message = "applies to models that translate in several passes, which these are not"
+                raise SyntaxDataError(message, option=option_name(name))
+        for name, other in _NEED_ANOTHER.items():
+            default = GenerationConfig.__dataclass_fields__[other].default
+            value, unset = getattr(args, name, None), GenerationConfig.__dataclass_fields__[name].default
+            if value not in (None, unset) and getattr(args, other, default) == default:
+                raise SyntaxDataError(f"has no effect without {option_name(other)}", option=option_name(name))
         if getattr(args, "constraints", None) and str(self._task.cfg.syntax_input) == "conllu":
             raise SyntaxDataError(
                 "follow a sentence after a tab, and --syntax-input conllu has no such place",

@@ -17,6 +17,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
+from fairseq_syntax.compat.shards import generation_shard
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.errors import SyntaxDataError
@@ -252,7 +253,7 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's; in training :meth:`_training_batches`, in generation the part of this process."""
         if "num_shards" in kwargs and not self._criterion_built:
             # fairseq-generate would translate all sentences in each process of torchrun.
-            from fairseq_syntax.inference.generation import generation_shard, warn_if_pieces_are_scored
+            from fairseq_syntax.inference.generation import warn_if_pieces_are_scored
 
             warn_if_pieces_are_scored(self.cfg, self.directory.segmenter("target"))
             given = kwargs["num_shards"], kwargs.get("shard_id", 0)

@@ -290,7 +290,9 @@ class Translator(BaseTranslator):
         """The maximum length of a translation, without ``</s>``; the source length includes it."""
         search: Any = self._generator
         # As in SequenceGenerator._generate, which uses the longest source of the batch.
-        most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
+        most = (
+            source_length - 1 if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
+        )
         return int(min(most, search.max_len - 1))
 
     def _translation(self, hypothesis: dict[str, Any], most: int, parse: ParsedLine | None) -> Translation:

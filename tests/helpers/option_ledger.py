@@ -46,3 +46,8 @@ def ledger() -> dict[str, str]:
                 assert re.fullmatch(r"--?[\w-]+", name), name
                 found[name] = f"{part}: {reason}"
     return found
+
+
+def without_effect() -> list[str]:
+    """The options of generation that change nothing in the translations of these models."""
+    return [name for name, where in ledger().items() if where.startswith("without effect")]

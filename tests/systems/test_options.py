@@ -173,8 +173,9 @@ def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
     assert "--dataset-impl" in error.value.hint
-    with pytest.raises(SyntaxDataError):
-        generate(toy, trained, "--print-step")
+    for option in ("--print-step", "--retain-iter-history"):
+        with pytest.raises(SyntaxDataError):
+            generate(toy, trained, option)
     with pytest.raises(SyntaxDataError):
         toy_data.train(toy.data, tmp_path / "c", "--encoder-xformers-att-config", '{"name": "linformer"}')
 

@@ -1,0 +1,266 @@
+"""What each option of fairseq's search changes in its output, or that it changes nothing."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import option_ledger
+import pytest
+import torch
+from fairseq.dataclass.configs import GenerationConfig
+from toy_data import fairseq
+from untrained import untrained
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.translator import SEARCH_OPTIONS
+
+BEAM, LONGEST = 4, 12
+# Asserted by other tests, which the ledger names.
+ELSEWHERE = {"replace_unk", "print_alignment", "print_step", "retain_iter_history", "constraints", "lm_path"}
+
+
+class Searches:
+    """A model with random weights that is sure of its words, which it likes to repeat, and a batch of the toy's."""
+
+    def __init__(self, data: Path) -> None:
+        made = untrained(data, "transformer", "--dropout", "0.2", sure=3.0)
+        self.model, self.task = made.model, made.task
+        self.task.load_dataset("test")
+        dataset = self.task.dataset("test")
+        self.batch = dataset.collater([dataset[i] for i in range(len(dataset)) if i != 5])  # 5 is empty
+        self.dictionary, self.sources = self.task.target_dictionary, self.batch["net_input"]["src_lengths"].tolist()
+        self.default = self()
+
+    def __call__(self, prefix: torch.Tensor | None = None, more: dict | None = None, **options) -> list[list[dict]]:
+        """The hypotheses of each sentence, best first; ``options`` of the search, ``more`` of its generator."""
+        options = {"beam": BEAM, "max_len_a": 0, "max_len_b": LONGEST, **options}
+        generator = self.task.build_generator([self.model], Namespace(**options), extra_gen_cls_kwargs=more)
+        torch.manual_seed(3)
+        with torch.no_grad():
+            return self.task.inference_step(generator, [self.model], self.batch, prefix_tokens=prefix)
+
+    def best(self, *args, **options) -> list[list[int]]:
+        """The words of the best hypothesis of each sentence, without ``</s>``."""
+        return [best[0]["tokens"].tolist()[:-1] for best in self(*args, **options)]
+
+
+@pytest.fixture(scope="module")
+def search(toy) -> Searches:
+    return Searches(toy.data)
+
+
+def repeats(words: list[int], n: int) -> bool:
+    ngrams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+def words_of(hypotheses: list[list[dict]]) -> list[list[list[int]]]:
+    return [[h["tokens"].tolist() for h in best] for best in hypotheses]
+
+
+def beam(search: Searches) -> None:
+    assert {len(best) for best in search.default} == {BEAM} and {len(best) for best in search(beam=2)} == {2}
+    greedy, wide = search(beam=1, unnormalized=True), search(beam=16, unnormalized=True)
+    assert sum(w[0]["score"] for w in wide) > sum(g[0]["score"] for g in greedy)
+
+
+def no_repeat_ngram_size(search: Searches) -> None:
+    assert all(any(repeats(words, n) for words in search.best()) for n in (1, 2, 3))
+    for n in (1, 2, 3):
+        found = search(no_repeat_ngram_size=n)
+        assert not any(repeats(h["tokens"].tolist()[:-1], n) for best in found for h in best)
+        assert all(math.isfinite(h["score"]) for best in found for h in best)
+    # The first repetition is what is forbidden: greedy search is as before up to it.
+    for free, blocked in zip(search.best(beam=1), search.best(beam=1, no_repeat_ngram_size=2)):
+        until = next((i for i in range(len(free)) if repeats(free[: i + 1], 2)), len(free))
+        assert blocked[:until] == free[:until]
+    # A forced prefix may repeat one.
+    twice = torch.full((len(search.sources), 4), 7)
+    assert all(words[:4] == [7] * 4 for words in search.best(twice, no_repeat_ngram_size=2))
+
+
+def max_len(search: Searches) -> None:
+    longest = max(search.sources)
+    for a, b in ((0, 3), (0.5, 1), (0, 6)):
+        most = int(a * longest + b)
+        assert max(map(len, search.best(max_len_a=a, max_len_b=b))) == most < max(map(len, search.best(max_len_b=99)))
+
+
+def min_len(search: Searches) -> None:
+    least = LONGEST - 1
+    assert min(len(h["tokens"]) for best in search.default for h in best) - 1 < least
+    assert all(len(h["tokens"]) - 1 >= least for best in search(min_len=least) for h in best)
+
+
+def match_source_len(search: Searches) -> None:
+    found = [{len(h["tokens"]) for h in best} for best in search(match_source_len=True)]
+    assert found == [{length} for length in search.sources] != [{len(h["tokens"]) for h in b} for b in search.default]
+
+
+def normalized(search: Searches) -> None:
+    """Scores are sums of log-probabilities, divided by the length with ``</s>`` to the power of ``lenpen``."""
+    for options, power in (({}, 1), ({"lenpen": 0.5}, 0.5), ({"lenpen": 2.0}, 2), ({"unnormalized": True}, 0)):
+        for best in search(**options):
+            for h in best:
+                score = h["positional_scores"].sum() / len(h["tokens"]) ** power
+                assert h["score"].item() == pytest.approx(score.item(), abs=1e-4)
+    assert sum(map(len, search.best(unnormalized=True))) < sum(map(len, search.best(lenpen=2.0)))
+
+
+def unkpen(search: Searches) -> None:
+    unknown = search.dictionary.unk()
+    assert all(set(words) == {unknown} for words in search.best(unkpen=-99))
+    assert not any(unknown in words for words in search.best(unkpen=99))
+
+
+def temperature(search: Searches) -> None:
+    """The distribution is flat at a high one, and certain at a low one."""
+    hot, cold = search(temperature=1e4), search(beam=1, temperature=1e-2)
+    # Each of V words but padding has log(1/V); what is chosen is among the first.
+    flat = -math.log(len(search.dictionary))
+    assert torch.cat([h["positional_scores"] for b in hot for h in b]).sub(flat).abs().max() < 0.01
+    assert torch.cat([b[0]["positional_scores"][:-1] for b in cold]).mean() > -0.05
+
+
+def sampling(search: Searches) -> None:
+    greedy = search.best(beam=1)
+    assert search.best(beam=1, sampling=True) != greedy
+    assert search.best(beam=1, sampling=True, sampling_topk=1) == greedy
+    assert search.best(beam=1, sampling=True, sampling_topp=1e-6) == greedy
+
+
+def diverse_groups(search: Searches) -> None:
+    """Without a penalty the groups are the same search; with a large one they begin with different words."""
+    alike = words_of(search(diverse_beam_groups=BEAM, diverse_beam_strength=0.0))
+    apart = words_of(search(diverse_beam_groups=BEAM, diverse_beam_strength=99.0))
+    assert all(len({tuple(words) for words in best}) == 1 for best in alike)
+    assert all(len({words[0] for words in best}) == BEAM for best in apart)
+
+
+def siblings(search: Searches) -> None:
+    """``--diversity-rate``: at 0 plain beam search; large, a hypothesis has one continuation."""
+    plain = words_of(search.default)
+    assert words_of(search(diversity_rate=0.0)) == plain
+    spread = words_of(search(diversity_rate=99.0))
+    assert sum(len({tuple(w[:-2]) for w in b}) for b in spread) > sum(len({tuple(w[:-2]) for w in b}) for b in plain)
+
+
+def lm_weight(search: Searches) -> None:
+    """A language model that wants one word alone gets it."""
+
+    class OneWord(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return tokens
+
+        def get_normalized_probs(self, tokens: torch.Tensor, log_probs: bool, sample: None) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.full_like(tokens, 7), len(search.dictionary)).float() - 1
+
+    def found(weight: float) -> list[list[int]]:
+        return search.best(more={"lm_model": OneWord(), "lm_weight": weight})
+
+    assert all(set(words) == {7} for words in found(99.0)) and found(0.0) == search.best()
+
+
+def retain_dropout(search: Searches) -> None:
+    def best(**options) -> list[list[int]]:
+        other = Searches.__new__(Searches)
+        other.__dict__.update(search.__dict__)
+        other.model = untrained(Path(search.task.data_dir), "transformer", "--dropout", "0.2", sure=3.0).model
+        other.model.prepare_for_inference_(Namespace(generation=Namespace(**options)))
+        return other.best()
+
+    plain, layers = search.best(), '["TransformerModel", "TransformerEncoderLayer"]'  # as fairseq's examples have it
+    kept = [best(retain_dropout=True, retain_dropout_modules=m) for m in (None, layers, ["TransformerEncoderLayer"])]
+    assert best() == plain and plain not in kept and kept[0] != kept[1] == kept[2]
+    with pytest.raises(SyntaxDataError):
+        best(retain_dropout=True, retain_dropout_modules="TransformerModel")
+
+
+EFFECTS: dict[Callable[[Searches], None], str] = {
+    beam: "beam",
+    no_repeat_ngram_size: "no_repeat_ngram_size",
+    max_len: "max_len_a max_len_b",
+    min_len: "min_len",
+    match_source_len: "match_source_len",
+    normalized: "unnormalized lenpen",
+    unkpen: "unkpen",
+    temperature: "temperature",
+    sampling: "sampling sampling_topk sampling_topp",
+    diverse_groups: "diverse_beam_groups diverse_beam_strength",
+    siblings: "diversity_rate",
+    lm_weight: "lm_weight",
+    retain_dropout: "retain_dropout retain_dropout_modules",
+}
+OF_COMMAND = {"nbest", "score_reference", "prefix_size"}
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.__name__)
+def test_an_option_of_the_search_has_its_effect(search, effect):
+    effect(search)
+
+
+def rows(toy, trained, kind: str, *more) -> list[list[str]]:
+    """The columns of the lines of a kind (H-, T-, P-) that fairseq-generate prints."""
+    options = ["--task", "syntax_translation", "--cpu", "--max-tokens", 400, "--num-workers", 0, "--max-len-b", 6]
+    printed = fairseq("generate", toy.data, "--path", trained, *options, *more)
+    return sorted(line.split("\t") for line in printed.splitlines() if line.startswith(f"{kind}-"))
+
+
+def test_an_option_of_generation_has_its_effect(toy, trained):
+    plain = rows(toy, trained, "H")
+    assert len(rows(toy, trained, "H", "--nbest", 3)) == 3 * len(plain)
+    references = {name[2:]: rest[-1] for name, *rest in rows(toy, trained, "T")}
+    scored = {name[2:]: rest[-1] for name, *rest in rows(toy, trained, "H", "--score-reference")}
+    assert all(scored[n].replace(" ", "").replace("▁", "") == t.replace(" ", "") for n, t in references.items())
+    forced = {name[2:]: rest[-1] for name, *rest in rows(toy, trained, "H", "--prefix-size", 1)}
+    assert all(forced[n].split()[0] == scored[n].split()[0] for n in forced if scored[n])
+    assert any(row[-1].split()[0] != scored[row[0][2:]].split()[0] for row in plain if scored[row[0][2:]])
+
+
+def test_options_said_to_have_no_effect_have_none(toy, trained):
+    values = {"--iter-decode-eos-penalty": 9.0, "--iter-decode-max-iter": 1, "--iter-decode-with-beam": 3}
+    values |= {"--beam-mt": 1, "--max-len-a-mt": 0.1, "--max-len-b-mt": 1, "--lenpen-mt": 9.0, "--eos-token": "x"}
+    values |= {"--decoding-format": "vote"}
+    given = [x for name in option_ledger.without_effect() for x in (name, *([values[name]] if name in values else []))]
+    for kind in "HP":
+        assert rows(toy, trained, kind, *given) == rows(toy, trained, kind)
+
+
+def test_every_option_of_generation_is_told():
+    """A new option of fairseq turns this red until its effect is asserted."""
+    asserted = {name for names in EFFECTS.values() for name in names.split()} | OF_COMMAND
+    nothing = {name.lstrip("-").replace("-", "_") for name in option_ledger.without_effect()}
+    named = {field.name for field in fields(GenerationConfig)} - {"_name"}
+    assert asserted | nothing | ELSEWHERE == named and not asserted & nothing and not ELSEWHERE & (asserted | nothing)
+    assert set(SEARCH_OPTIONS) <= asserted
+
+
+@pytest.mark.parametrize(
+    "name, value", {"retain_dropout_modules": "x", "diverse_beam_strength": 0.9, "lm_weight": 0.5}.items()
+)
+def test_an_option_that_needs_another_is_refused_without_it(search, name, value):
+    with pytest.raises(SyntaxDataError) as error:
+        search(**{name: value})
+    assert error.value.option == "--" + name.replace("_", "-")
+
+
+def test_each_part_of_the_data_is_written_to_its_own_folder(toy, trained, tmp_path, monkeypatch):
+    """One after the other, and by the processes of torchrun; together they have every sentence once."""
+    whole = {row[0] for row in rows(toy, trained, "H")}
+
+    def numbers(folder: Path) -> list[str]:
+        files = sorted(folder.glob("shard-*-of-2/generate-test.txt"))
+        assert len(files) == 2
+        return sorted(row.split("\t")[0] for f in files for row in f.read_text("utf-8").splitlines() if row[:2] == "H-")
+
+    for shard in (0, 1):
+        rows(toy, trained, "H", "--results-path", tmp_path / "a", "--num-shards", 2, "--shard-id", shard)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        rows(toy, trained, "H", "--results-path", tmp_path / "b")
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b") == sorted(whole)
