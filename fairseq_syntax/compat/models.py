@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.models import BaseFairseqModel
+from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.transformer import transformer_decoder, transformer_encoder
 from fairseq.modules import FairseqDropout
 from omegaconf import OmegaConf, open_dict
@@ -22,9 +22,10 @@ from fairseq_syntax.runtime.files import read_lines
 
 
 def install() -> None:
-    """Let ``--encoder-embed-path`` and ``--retain-dropout-modules`` read what fairseq's documentation gives them.
+    """Let two options read what fairseq's documentation gives them, and models without syntax encode in search.
 
-    fairseq would skip the first word of an embedding file without a header, and retain no dropout by most names.
+    fairseq would skip the first word of ``--encoder-embed-path`` without a header, and retain no dropout by most names
+    of ``--retain-dropout-modules``.
     """
     utils.parse_embedding = parse_embedding
     prepare = BaseFairseqModel.make_generation_fast_
@@ -36,6 +37,13 @@ def install() -> None:
         return prepare(self, **kwargs)
 
     BaseFairseqModel.make_generation_fast_ = make_generation_fast_
+    encode = FairseqEncoder.forward_non_torchscript
+
+    @functools.wraps(encode)
+    def forward_non_torchscript(self: FairseqEncoder, net_input: Mapping[str, Tensor]) -> Any:
+        return encode(self, net_input if _takes_syntax(self) else _without_syntax(net_input))
+
+    FairseqEncoder.forward_non_torchscript = forward_non_torchscript
 
 
 def retained_modules(names: str | Sequence[str], model: nn.Module) -> list[str]:
@@ -91,20 +99,21 @@ def ignore_syntax(model: nn.Module) -> None:
 
     Search and scoring give all models the same batch; models without the argument ``src_syntax`` do not get it.
     """
-    encoder = getattr(model, "encoder", None)
-    if encoder is None or "src_syntax" in inspect.signature(encoder.forward).parameters:
-        return
-    encode, forward = encoder.forward_non_torchscript, model.forward
+    if hasattr(model, "encoder") and not _takes_syntax(model.encoder):
+        model.register_forward_pre_hook(_drop_syntax, with_kwargs=True)
 
-    def encode_without_syntax(net_input: Mapping[str, Tensor]) -> Any:
-        return encode({name: value for name, value in net_input.items() if name != "src_syntax"})
 
-    @functools.wraps(forward)  # keeps the signature, which callers inspect
-    def without_syntax(*arguments: Any, src_syntax: Any = None, **inputs: Any) -> Any:
-        return forward(*arguments, **inputs)
+def _drop_syntax(model: nn.Module, arguments: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A hook that refers to no model, so that a model that has it can be copied and pickled."""
+    return arguments, _without_syntax(inputs)
 
-    encoder.forward_non_torchscript = encode_without_syntax
-    model.forward = without_syntax  # type: ignore[method-assign]
+
+def _takes_syntax(encoder: Any) -> bool:
+    return "src_syntax" in inspect.signature(encoder.forward).parameters
+
+
+def _without_syntax(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in inputs.items() if name != "src_syntax"}
 
 
 def name_dropouts(model: nn.Module) -> None:

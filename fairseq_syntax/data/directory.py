@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ class DataDirectory:
     def check_files(self, split: str, *, combine: bool) -> dict[str, str]:
         """Check a split's tokens (with ``combine``, those of ``train1`` etc. too) and the files of both languages.
 
-        Stores are verified by their reader, block by block. A directory without a manifest is not checked.
+        Stores are checked where they are read (:meth:`check_stores`). A directory without a manifest is not checked.
 
         Returns:
             the checksums of the token files by path
@@ -164,3 +164,10 @@ class DataDirectory:
                 checksums = self._manifest.check(names, once=True)
                 return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
         return {}
+
+    def check_stores(self, paths: Iterable[str]) -> None:
+        """Check stores that are read, in which another parse of the same tokens would not show. Raises SyntaxDataError.
+
+        Their reader verifies them by themselves, block by block.
+        """
+        self._manifest.check(map(os.path.basename, paths), once=True)

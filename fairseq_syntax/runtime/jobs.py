@@ -72,6 +72,12 @@ class Step:
         is_done = all(map(Path.is_file, self.outputs)) and [*record["outputs"].items()] == [*self._digests().items()]
         return record if is_done else None
 
+    def changed(self) -> list[Path]:
+        """The outputs that are missing or not those of the step's record; empty if they were not finished."""
+        recorded = (read_record(self.outputs[0]) or {}).get("outputs") or {}
+        digests = {path: recorded.get(os.path.relpath(path, self.outputs[0].parent)) for path in self.outputs}
+        return [p for p, digest in digests.items() if digest and not (p.is_file() and file_sha256(p) == digest)]
+
     def begin(self) -> None:
         """Record that the outputs belong to this step but are incomplete."""
         self._write({"outputs": None})

@@ -163,7 +163,9 @@ class SyntaxTranslationTask(TranslationTask):
                     hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
                 )
             self.parse_origins.check(directory.parsed_with(side), paths[0])
-        return SideSyntax.load(paths, tokens, self.labels(side), checksums, "arcs" in needs)
+        syntax = SideSyntax.load(paths, tokens, self.labels(side), checksums, "arcs" in needs)
+        directory.check_stores(paths)
+        return syntax
 
     # -- models and criteria, and their needs ----------------------------------------------------------------------
 

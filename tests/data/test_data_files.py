@@ -7,12 +7,16 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toy_data
 from data_errors import data_error
 from fairseq import tasks
 
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime import manifest
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest, file_checksum
@@ -49,11 +53,21 @@ def swap_splits(path: Path) -> None:
     other.write_bytes(here)
 
 
+def parse_otherwise(path: Path) -> None:
+    """A store of the same words and pieces, in which every word depends on the first one."""
+    store = SyntaxStore(path)
+    flats = (store.fetch(np.array([number])) for number in range(len(store)))
+    words = ((flat, [0] * len(flat.head)) for flat in flats)
+    sentences = [StoredSentence(flat.pieces.tolist(), zero, zero, zero, zero) for flat, zero in words]
+    write_sentences(path, sentences, store.metadata, with_arcs=False)
+
+
 DAMAGES = [
     *((name, flip) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "train.en-de.en.idx", "dict.de.txt")),
     *((name, flip) for name in ("segmentation.de.model", "labels.en.json", "valid.en-de.de.bin", MANIFEST)),
     *((name, swap_lines) for name in ("dict.de.txt", "dict.en.txt", "labels.en.json")),
     *((name, cut) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "segmentation.en.json")),
+    *((f"{split}.en-de.en.syntax.arrow", parse_otherwise) for split in ("train", "valid")),
     *((name, swap_splits) for name in ("train.en-de.de.bin", "train.en-de.de.idx")),
     *((name, Path.unlink) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "segmentation.en.json")),
     *((name, Path.unlink) for name in ("segmentation.de.json", "labels.en.json", "dict.de.txt")),

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,19 +52,23 @@ env: {{PYTHONPATH: "{QUICK}:{PACKAGE}"}}
 """
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
+def write_recipe(folder: Path) -> Path:
     draw = random.Random(3)
     words = ["a", "man", "in", "red", "shirt", "rides", "his", "bike", "near", "two", "dogs", "and", "one", "cat"]
     for split, lines in (("train", 120), ("valid", 10), ("test", 40)):
         for lang in ("en", "de"):
-            path = tmp_path / "corpus" / f"{split}.{lang}"
+            path = folder / "corpus" / f"{split}.{lang}"
             path.parent.mkdir(exist_ok=True)
             text = (" ".join(draw.choices(words, k=draw.randint(4, 12))) for _ in range(lines))
             path.write_text("".join(f"{line}\n" for line in text))
-    path = tmp_path / "r.yaml"
+    path = folder / "r.yaml"
     path.write_text(RECIPE)
     return path
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,21 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def started_at_once(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(quick))
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory, quick: Path) -> tuple[Path, list[str]]:
+    """The results of the recipe, and the stages that were made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(quick))
+        work, made = run(write_recipe(tmp_path_factory.mktemp("first")))
+    return work.plan.folder, made
+
+
+@pytest.fixture
+def finished(recipe: Path, first_run: tuple[Path, list[str]], started_at_once: None) -> None:
+    """The recipe has been run: a copy of its results, since names do not count."""
+    shutil.copytree(first_run[0], recipe.parent / "runs" / "r")
 
 
 def run(path: Path, **changes: str) -> tuple[Work, list[str]]:
@@ -225,9 +245,9 @@ def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, m
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
-def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
-    work, made = run(recipe)
+@pytest.mark.usefixtures("finished")
+def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe, first_run):
+    work, made = Work(Plan(load(recipe), recipe)), first_run[1]
     assert {"corpus", "filter", "parse train.en", "control random", "train base/1", "train other/2"} <= set(made)
     assert {"translate base/1 test", "score test"} <= set(made)
     assert run(recipe)[1] == [], "all is done"
@@ -247,7 +267,39 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
+def test_what_is_damaged_or_not_what_was_made_is_made_anew(recipe):
+    """Every file that a later stage may read: another's, cut, missing; and not what has no record."""
+    work, _ = run(recipe)
+    folder, plan = work.plan.folder, work.plan
+    made = {path for stage in work.all_stages() for path in stage.outputs}
+    files = {folder / name for name in content(folder)}
+    assert files == {path for path in made if path.parent.name != "scores"}, "every file is an output"
+    before, table = content(folder), plan.score_file(plan.tables()[0]).read_bytes()
+    first, second, third, fourth = plan.runs
+    shutil.copy(plan.checkpoint(second), plan.checkpoint(first))
+    plan.checkpoint(second).write_bytes(plan.checkpoint(second).read_bytes()[:-1])
+    for other in (third, fourth):
+        (plan.model(other) / "checkpoint_last.pt").unlink()
+    shutil.copy(plan.model(third) / "checkpoint_best.pt", plan.model(fourth) / "checkpoint_last.pt")
+    shutil.copy(plan.parse("test", "en"), plan.parse("valid", "en"))
+    source, target = (plan.segmentation(plan.bin(control), "en") for control in ("parse", "random"))
+    source[0].unlink()
+    target[1].write_bytes(b"")
+    (plan.bin() / "manifest.json").write_text("{")
+    plan.segmentation(plan.data / "pieces", "de")[1].write_bytes(b"x")
+    shutil.copy(plan.dictionaries()[1], plan.dictionaries()[0])
+    run(recipe)
+    assert content(folder) == before and plan.score_file(plan.tables()[0]).read_bytes() == table
+    assert run(recipe)[1] == []
+    # Without the record, what a model was trained with is unknown, and training would resume from it.
+    shutil.rmtree(folder / ".stages")
+    failed = Work(plan).run(Runner(folder, 2, work.variables))
+    assert failed == [f"train {run}" for run in sorted(map(str, plan.runs))] and content(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("finished")
 def test_another_text_with_the_same_words_for_training_costs_no_training(recipe):
     run(recipe)
     test = recipe.parent / "corpus/test.en"
@@ -258,8 +310,9 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
 def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(recipe):
+    shutil.rmtree(recipe.parent / "runs/r/scores")  # they have the paths of what was scored
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
     before = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
@@ -283,7 +336,7 @@ OTHER = {"systems.other.train.lr": "0.2"}
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
 def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(recipe):
     """The checkpoints and translations of earlier settings are still there, and consistent with one another."""
     run(recipe)
@@ -302,8 +355,9 @@ def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(rec
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
 def test_kept_translations_replace_those_of_other_settings(recipe, capsys):
+    shutil.rmtree(recipe.parent / "runs/r/scores")  # they have the paths of what was scored
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
     work.keep(results)
@@ -388,7 +442,7 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
 def test_the_page_of_kept_results_shows_no_others(recipe):
     run(recipe)
     page = recipe.parent / "PAGE.md"
@@ -482,7 +536,7 @@ def test_an_interruption_does_not_wait_for_another_process(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("started_at_once")
+@pytest.mark.usefixtures("finished")
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)

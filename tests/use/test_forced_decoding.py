@@ -7,12 +7,14 @@ import math
 import re
 import shutil
 from argparse import Namespace
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
 import toy_data
 from data_errors import data_error, refused
+from untrained import untrained
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of, write_conllu
@@ -119,6 +121,26 @@ def test_fairseqs_own_model_is_scored_with_one_that_reads_the_parse(toy, trained
     assert both == pytest.approx(turned, abs=1e-4)
     for a, b, joint in zip(first, second, both):
         assert (a + b) / 2 - 1e-4 <= joint <= max(a, b) + 5 and abs(joint - a) > 1e-3
+
+
+@pytest.mark.parametrize("arch", ["transformer", "lstm", "pascal_transformer"])
+def test_a_copy_of_a_loaded_model_computes_with_its_own_parameters(toy, tmp_path, arch):
+    """fairseq's own models, too, which are given batches with syntax."""
+    built = untrained(toy.data, arch)
+    model, task = built.model, built.task
+    task.add_need("source", frozenset({"tree"}))  # as in an ensemble
+    task.load_dataset("test")
+    data = task.datasets["test"]
+    batch = data.collater([data[0], data[1]])["net_input"]
+    before = model(**batch)[0]
+    copy = deepcopy(model)
+    torch.save(model, tmp_path / "whole.pt")
+    for parameter in copy.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert "src_syntax" in batch and copy(**batch)[0].abs().max() == 0 < before.abs().max()
+    assert torch.equal(torch.load(tmp_path / "whole.pt", weights_only=False)(**batch)[0], before)
+    inputs = {name: value for name, value in batch.items() if name != "prev_output_tokens"}
+    assert copy.encoder.forward_torchscript(inputs) is not None, "as search encodes"
 
 
 def test_translations_of_the_same_pieces_tie_exactly(toy, translator):

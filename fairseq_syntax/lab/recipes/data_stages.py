@@ -10,6 +10,7 @@ from fairseq_syntax.lab.recipes.layout import Layout
 from fairseq_syntax.lab.recipes.reading import as_yaml
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
+from fairseq_syntax.runtime.manifest import MANIFEST
 
 
 def data_stages(layout: Layout, controls: list[str]) -> list[Stage]:
@@ -111,7 +112,7 @@ def pieces(layout: Layout) -> list[Stage]:
     for lang in layout.langs:
         values: dict[str, Any] = {"lang": lang, "input": [_words(layout, split, lang) for split in layout.splits]}
         if pieces.joint and lang == layout.langs[1]:
-            values["model"] = In(folder / f"segmentation.{layout.langs[0]}.json")
+            values["model"] = In(layout.segmentation(folder, layout.langs[0])[0])
         elif lang in pieces.models:
             values["model"] = In(layout.place(pieces.models[lang]))
         else:
@@ -123,7 +124,7 @@ def pieces(layout: Layout) -> list[Stage]:
                 values["character-coverage"] = pieces.character_coverage.get(lang)
             values["train-on"] = [_words(layout, "train", each) for each in layout.langs] if pieces.joint else None
         values |= {"workers": Free(layout.recipe.workers), "output": Out(folder)}
-        made = [folder / f"segmentation.{lang}.json", *(folder / f"{split}.{lang}" for split in layout.splits)]
+        made = [*layout.segmentation(folder, lang), *(folder / f"{split}.{lang}" for split in layout.splits)]
         made += [folder / f"{split}.{lang}.conllu" for split in layout.splits] if lang in sides else []
         command = Command(["fairseq-syntax", "segment", *options(values)])
         stages.append(layout.stage("pieces", f"pieces {lang}", [command], made))
@@ -170,13 +171,16 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
     if pieces.method == "words":
         values |= {"nwordssrc": _pieces_of(layout, langs[0]), "nwordstgt": _pieces_of(layout, langs[1])}
     values |= {"workers": Free(layout.recipe.workers), "destdir": Out(layout.bin(control))}
-    reads = [folder / f"segmentation.{lang}.json" for lang in langs]
+    reads = [layout.segmentation(folder, lang)[0] for lang in langs]
     for split in layout.splits:
         reads += [folder / f"{split}.{lang}" for lang in langs]
         for lang in layout.sides():
             its_control = is_control and lang == langs[0]
             reads.append(layout.parse(split, lang, control) if its_control else folder / f"{split}.{lang}.conllu")
     made = [*layout.dictionaries(control), *(path for s in layout.splits for path in layout.binarized(s, control))]
+    # Commands that read the data verify them by the manifest, and cut text into pieces by the segmentation.
+    made += [path for lang in langs for path in layout.segmentation(layout.bin(control), lang)]
+    made.append(layout.bin(control) / MANIFEST)
     return layout.stage(
         "binarize",
         f"binarize {control}" if is_control else "binarize",
@@ -184,5 +188,5 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
         made,
         reads=tuple(reads),
         # fairseq-preprocess does not replace a dictionary.
-        stale=(f"{layout.bin(control)}/dict.*.txt", f"{layout.bin(control)}/.dict.*.json"),
+        resumed=(f"{layout.bin(control)}/dict.*.txt", f"{layout.bin(control)}/.dict.*.json"),
     )

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
-from fairseq_syntax.data.directory import dictionary_path
+from fairseq_syntax.data.directory import dictionary_path, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
@@ -137,10 +137,15 @@ class Layout:
         return self.data / ("bin" if control == "parse" else f"bin.{control}")
 
     def dictionaries(self, control: str = "parse") -> list[Path]:
-        """The files that all splits of the binarized data share: dictionaries and label inventories."""
+        """The files that all splits of the binarized data share and training reads: dictionaries and labels."""
         paths = [dictionary_path(self.bin(control), lang) for lang in self.langs]
         paths += [labels_path(self.bin(control), lang) for lang in self.sides()]
         return [Path(path) for path in paths]
+
+    def segmentation(self, folder: Path, lang: str) -> list[Path]:
+        """The segmentation of a language in a folder of pieces or of binarized data, and its model."""
+        path = Path(segmentation_path(folder, lang))
+        return [path, path.with_suffix(".model")]
 
     def subset(self, split: str) -> str:
         """fairseq's name of a split; test sets are test, test1, …"""

@@ -127,8 +127,8 @@ class Plan(Layout):
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
         command = Command([*words, *options({"save-dir": Out(folder)})])
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
-        reads, stale = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
-        return self.stage("train", f"train {run}", [command], made, reads=reads, stale=stale, run=str(run))
+        reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
+        return self.stage("train", f"train {run}", [command], made, reads=reads, resumed=resumed, run=str(run))
 
     def translations(self, run: Run) -> list[Stage]:
         """The stages that translate each test set in each variant."""

@@ -23,11 +23,11 @@ from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
-from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies, states
+from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies, shown, states
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.files import make_folder
-from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.jobs import Step
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -132,10 +132,8 @@ class Runner:
     def _run_commands(self, stage: Stage, step: Step) -> None:
         """Run the commands of a stage, and record that it is done. Raises SyntaxDataError if it fails."""
         log = self.log(stage)
-        # With the same fingerprint, the stage was interrupted, and its commands resume with the existing files.
-        before = read_record(stage.stamp)
-        if before is not None and before["made_from"] != step.made_from:
-            stage.remove_stale()
+        for path in stage.prepare(step):
+            self.say(f"{stage.name}: {shown(path)} has changed since it was made, and is made anew")
         # First, so that after an interruption the record tells what the unfinished outputs belong to.
         step.begin()
         stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")

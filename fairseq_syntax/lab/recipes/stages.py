@@ -109,7 +109,7 @@ class Stage:
             records and locks next to their outputs
         reads: inputs in addition to those in the commands' words
         listed: folders whose file names and sizes count
-        stale: patterns of files next to the outputs, which are removed before the stage is made from other inputs
+        resumed: patterns of files next to the outputs with which the commands would resume
         run: the system and seed that it belongs to, if any
         about: further values on which it depends
         after: the names of stages that precede it, in addition to those that make its inputs
@@ -122,7 +122,7 @@ class Stage:
     stamp: Path
     reads: tuple[Path, ...] = ()
     listed: tuple[Path, ...] = ()
-    stale: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
     run: str | None = None
     about: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -158,12 +158,34 @@ class Stage:
             return False
         return record.get("outputs") is None or record["made_from"] != self.step().made_from
 
-    def remove_stale(self) -> None:
-        """Remove files made from other inputs with which a command would resume."""
-        for pattern in self.stale:
-            folder, _, name = pattern.rpartition("/")
-            for path in Path(folder).glob(name):
+    def prepare(self, step: Step) -> list[Path]:
+        """Remove files with which the commands would resume although they are not of the interrupted ``step``.
+
+        These are files made from other inputs, and all files of a finished stage of which an output has changed since.
+
+        Returns:
+            the outputs that have changed
+
+        Raises:
+            SyntaxDataError: there is a model, but no record of what it was trained with
+        """
+        record = read_record(self.stamp)
+        changed = [] if record is None or record["made_from"] != step.made_from else step.changed()
+        there = [path for pattern in self.resumed for path in pattern_files(pattern)]
+        if record is None and self.kind == "train" and there:
+            message = f"exists, but nothing here records that {self.name} made it"
+            hint = "remove it to train anew, or give another --output; a copy of the folder needs its hidden files"
+            raise SyntaxDataError(message, path=there[0], hint=hint)
+        if changed or record is None or record["made_from"] != step.made_from:
+            for path in (*changed, *there):
                 path.unlink(missing_ok=True)
+        return changed
+
+
+def pattern_files(pattern: str) -> list[Path]:
+    """The files that match a pattern in the name, but not in the folder, of a path."""
+    folder, _, name = pattern.rpartition("/")
+    return sorted(Path(folder).glob(name))
 
 
 def content(path: Path) -> str:

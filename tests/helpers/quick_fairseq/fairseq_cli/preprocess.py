@@ -1,5 +1,6 @@
 """fairseq-preprocess: the pieces as they are, under the names of a binarized corpus."""
 
+import shutil
 from pathlib import Path
 
 from fairseq_cli import arguments, write
@@ -19,3 +20,6 @@ for lang in (args.s, args.t):
             write(args.destdir / f"{name}.syntax.arrow", Path(f"{prefix}.{lang}.conllu").read_text("utf-8"))
     if parsed:
         write(args.destdir / f"labels.{lang}.json", "{}")
+    for file in args.trainpref.parent.glob(f"segmentation.{lang}.*"):
+        shutil.copy(file, args.destdir)
+write(args.destdir / "manifest.json", "{}")
