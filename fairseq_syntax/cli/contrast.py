@@ -37,7 +37,7 @@ ARGUMENTS = [
     Option(
         "--set [NAME=]SET",
         "FILE.json (LingEval97), FILE.tsv (source, correct, incorrect, category, distance), or "
-        "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
+        "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be compressed",
         **SEVERAL,
         required=True,
     ),

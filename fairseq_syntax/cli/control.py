@@ -21,7 +21,7 @@ from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereada
 
 ARGUMENTS = [
     Option("control CONTROL", f"of: {', '.join(CONTROLS)}", nargs="+"),
-    Option("--input FILE", "CoNLL-U parse; may be .gz", required=True),
+    Option("--input FILE", "CoNLL-U parse; may be compressed", required=True),
     Option("--output FILE", "the control parse", required=True),
     SEED,
     Option("--wrong-arcs P", "for damaged: the share of arcs to replace", type=probability),

@@ -1,14 +1,16 @@
 r"""Write a corpus as plain text.
 
 The files are SPLIT.LANG for train, valid and each test set. A split is given as a prefix (corpus/train for
-corpus/train.en and corpus/train.de), two files, or a .tsv file; all may be .gz. A reader reads a standard corpus from a
-folder with its files.
+corpus/train.en and corpus/train.de), two files, a .tsv file, or a test set in WMT's XML; all may be compressed. A
+reader reads a standard corpus from a folder with its files.
 
     fairseq-syntax corpus -s en -t de --train corpus/train --valid corpus/valid --test test=corpus/test \
         --output text
 """
 
+import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,8 @@ def main(args: Namespace) -> None:
     import yaml
 
     from fairseq_syntax.corpus.gathering import gathered, named_splits, read_split, split_files
-    from fairseq_syntax.corpus.parallel_text import Split
+    from fairseq_syntax.corpus.overlaps import remarks_on
+    from fairseq_syntax.corpus.parallel_text import Split, parallel
     from fairseq_syntax.corpus.readers import read_corpus, write_corpus
 
     langs = (args.source_lang, args.target_lang)
@@ -75,8 +78,11 @@ def main(args: Namespace) -> None:
         references = {name: int(number) for name, number in args.references}
         files = {name: split_files(texts, langs, references.get(name, 1)) for name, texts in named.items()}
         inputs = [path for of in files.values() for path in of]
-        splits = (Split(name, read_split(of)) for name, of in files.items())
+        splits = (Split(name, read_split(of, langs)) for name, of in files.items())
     limits = {"pairs": args.subset, "seed": args.seed, "first": args.first}
     taken = gathered(splits, langs, tests=names, **limits, programs=dict(args.words))
-    for split in write_corpus(taken, args.output, *langs, inputs=inputs):
+    written = write_corpus(taken, args.output, *langs, inputs=inputs)
+    for split in written:
         say(f"{split.paths[0]}, {split.paths[1].suffix}: {split.sentences} pairs")
+    for remark in remarks_on({split.name: partial(parallel, *split.paths) for split in written}):
+        print(f"warning: {remark}", file=sys.stderr)

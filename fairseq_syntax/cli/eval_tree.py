@@ -14,8 +14,8 @@ from fairseq_syntax.cli.command import Command, Flag, Option
 from fairseq_syntax.corpus.conllu import read_conllu
 
 ARGUMENTS = [
-    Option("gold", "CoNLL-U file of the gold trees (may be .gz)"),
-    Option("system", "CoNLL-U file of the predicted trees (may be .gz)"),
+    Option("gold", "CoNLL-U file of the gold trees (may be compressed)"),
+    Option("system", "CoNLL-U file of the predicted trees (may be compressed)"),
     Flag("--json", "print fractions as JSON instead of a table"),
 ]
 COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=5)

@@ -19,7 +19,7 @@ from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.console import finished
 
 ARGUMENTS = [
-    Option("--input FILE", "parallel text files (.gz too)", **SEVERAL, required=True),
+    Option("--input FILE", "parallel text files (may be compressed)", **SEVERAL, required=True),
     Option("--output FILE", "output files, in the order of --input", **SEVERAL, required=True),
     Group(
         "length",

@@ -10,6 +10,7 @@ and corpus/train.ja), two files, or a .tsv file.
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -41,7 +42,8 @@ COMMAND = Command(__doc__, "start", ARGUMENTS, step=1)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.corpus.gathering import named_splits
+    from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
+    from fairseq_syntax.corpus.overlaps import remarks_on
     from fairseq_syntax.corpus.parsing.stanza_models import model_folder
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.start import first_recipe
@@ -61,4 +63,8 @@ def main(args: Namespace) -> None:
             model_folder(args.source_lang, args.model_dir)
         except SyntaxDataError as error:
             print(f"before you run it: {error}")
+    splits = {"train": args.train, "valid": args.valid, **named_splits(args.test)}
+    files = {name: split_files(texts, langs) for name, texts in splits.items()}
+    for remark in remarks_on({name: partial(read_split, paths, langs) for name, paths in files.items()}):
+        print(f"before you run it: {remark}")
     finished(path, "the recipe", f"fairseq-syntax run {quote(args.output)}")

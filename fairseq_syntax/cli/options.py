@@ -91,7 +91,7 @@ def is_stream(path: str) -> bool:
 
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:
-    """Read the lines of a text or the parses of a ``.conllu`` file, also with ``.gz``; ``-`` is text on stdin."""
+    """Read the lines of a text or the parses of a ``.conllu`` file, also compressed; ``-`` is text on stdin."""
     if path == "-":
         return read_stdin()
     return read_conllu(path) if is_conllu(path) else read_lines(path)

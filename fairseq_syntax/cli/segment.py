@@ -26,7 +26,7 @@ OF_TRAINING = ("train_on", "vocab_size", *OF_SENTENCEPIECE, "train_lines", "seed
 
 ARGUMENTS = [
     FILE_LANGUAGE,
-    Option("--input FILE", ".conllu or plain text files; may be .gz", **SEVERAL, required=True),
+    Option("--input FILE", ".conllu or plain text files; may be compressed", **SEVERAL, required=True),
     Option("--output DIR", "output folder; must not contain the input", required=True),
     OneOf(
         Option("--model FILE", "segmentation.LANG.json of an earlier run, a sentencepiece model or subword-nmt codes"),

@@ -25,7 +25,7 @@ from fairseq_syntax.runtime.files import check_output
 ARGUMENTS = [
     CHECKPOINT,
     DATA,
-    Option("--input FILE", "text or .conllu, may be .gz (default: text on stdin)", default="-"),
+    Option("--input FILE", "text or .conllu, may be compressed (default: text on stdin)", default="-"),
     Option("--output FILE", "CoNLL-U file to write (default: stdout)", default="-"),
     Option("--system NAME", "which system's head, if several have one"),
     DEVICE,

@@ -30,10 +30,12 @@ __all__ = [
     "ParsedLine",
     "Token",
     "begins_sentence",
+    "check_no_markup",
     "check_text",
     "flatten",
     "format_conllu",
     "is_conllu",
+    "is_markup",
     "owner",
     "parse_conllu_block",
     "read_conllu",
@@ -52,17 +54,30 @@ def is_conllu(path: str | os.PathLike[str]) -> bool:
     return uncompressed_name(path).endswith(".conllu")
 
 
+def is_markup(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has the name of a test set in SGML or XML, possibly compressed."""
+    return uncompressed_name(path).endswith((".xml", ".sgm", ".sgml"))
+
+
+def check_no_markup(path: str | os.PathLike[str]) -> None:
+    """Raise SyntaxDataError if a text file has the name of a test set in SGML or XML, whose tags would be words."""
+    if is_markup(path):
+        hint = "fairseq-syntax corpus writes its sentences as text"
+        raise SyntaxDataError("has the name of a test set in SGML or XML, but text is expected", path=path, hint=hint)
+
+
 def begins_sentence(row: str) -> bool:
     """Whether a row can begin a sentence: ten columns, for word 1, a range from 1 or an empty node before it."""
     return row.startswith(("1\t", "1-", "0.1\t")) and row.count("\t") == COLUMNS - 1
 
 
 def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
-    """Raise SyntaxDataError if a text file is CoNLL-U, by its beginning. Pipes are not read.
+    """Raise SyntaxDataError if a text file is CoNLL-U, by its beginning, or SGML or XML. Pipes are not read.
 
     Args:
         only_text: the hint of a command that accepts no parses, which also rejects files named like one
     """
+    check_no_markup(path)
     if only_text and is_conllu(path):
         raise SyntaxDataError("has the name of a parse, but text is expected", path=path, hint=only_text)
     if is_conllu(path) or is_read_once(path):

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, file_digest, files_below, make_folder
+from fairseq_syntax.runtime.files import COMPRESSED, as_data_error, file_digest, files_below, make_folder
 from fairseq_syntax.runtime.locks import locked
 
 _AGAIN = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
@@ -178,7 +178,7 @@ def find_sides(
 
 
 def find(folder: Path, *names: str, hint: str | None = None) -> Path:
-    """Find a file by one of several names (patterns of ``glob``), plain or ``.gz``, anywhere below a folder.
+    """Find a file by one of several names (patterns of ``glob``), plain or compressed, anywhere below a folder.
 
     Names that contain ``/`` also match the file's parent folders.
 
@@ -189,7 +189,7 @@ def find(folder: Path, *names: str, hint: str | None = None) -> Path:
         SyntaxDataError: there is no such file, or several for the first name that matches any
     """
     for name in names:
-        found = [path for end in ("", ".gz") for path in files_below(folder, name + end)]
+        found = [path for end in ("", *COMPRESSED) for path in files_below(folder, name + end)]
         if len(found) == 1:
             return found[0]
         if found:

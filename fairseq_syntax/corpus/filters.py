@@ -7,6 +7,7 @@ removes source sentences that its parser cannot parse or that have more than 256
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -169,6 +170,11 @@ def filter_files(
 
     def merge(made: MadeParts) -> dict[str, Any]:
         report = Report(made.lines, sum(note["kept"] for note in made.notes()))
+        if report.lines and not report.kept:
+            reasons = Counter(json.loads(row)[2][0] for _, body in made for row in body.splitlines())
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+            hint = "wider limits, or --characters for text without spaces"
+            raise SyntaxDataError(f"all {report.lines:,} lines would be removed: {counts}", path=inputs[0], hint=hint)
         rows = (json.loads(row) for _, body in made for row in body.splitlines())
         with ExitStack() as stack:  # all outputs are renamed together at the end
             files = [stack.enter_context(atomic_open(target)) for target in targets]

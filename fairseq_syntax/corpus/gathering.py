@@ -18,22 +18,28 @@ from itertools import islice
 from pathlib import Path
 
 from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
+from fairseq_syntax.corpus.segments import has_all_sides
 from fairseq_syntax.corpus.words import single_spaced, unspaced
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import uncompressed_name
+from fairseq_syntax.runtime.files import plain_or_compressed, uncompressed_name
 
 
 def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1) -> list[Path]:
-    """The files of a split given as a prefix, two files or a ``.tsv``; each may exist only as ``.gz``.
+    """The files of a split given as a prefix, two files, a ``.tsv`` or WMT's XML; each may exist only compressed.
 
     Args:
         references: the number of references; further ones are next to the target's file, as ``NAME.1`` and so on
+
+    Returns:
+        the file of each side; a ``.tsv`` file once, and WMT's XML for each side that is read from it
     """
     if len(texts) == 1 and is_table(texts[0]):
         if references > 1:
             hint = "give two files, and further references beside the target"
             raise SyntaxDataError("a .tsv file has one reference", path=texts[0], hint=hint)
-        return [plain_or_gz(Path(texts[0]))]
+        return [plain_or_compressed(Path(texts[0]))]
+    if len(texts) == 1 and has_all_sides(file := plain_or_compressed(Path(texts[0]))):
+        return [file] * (1 + references)
     if any(map(is_table, texts)):  # of several, one alone would be read
         raise SyntaxDataError(f"a split is one .tsv file, not {' '.join(texts)}", hint="join them: cat")
     if len(texts) == 2:
@@ -43,7 +49,7 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     else:
         raise SyntaxDataError(f"a split is a prefix, two files or a .tsv file, not {' '.join(texts)}")
     names += [f"{names[-1]}.{number}" for number in range(1, references)]
-    return [plain_or_gz(Path(name)) for name in names]
+    return [plain_or_compressed(Path(name)) for name in names]
 
 
 def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, list[str]]:
@@ -59,20 +65,15 @@ def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, 
         if not equals or "/" in name:  # an equals sign within the path
             name, file = "", text
         of_pair = not (name or of_reader) and len(sides) == 1 and not is_table(sides[0])
-        if of_pair and plain_or_gz(Path(sides[0])).is_file():
+        first = plain_or_compressed(Path(sides[0])) if of_pair else None
+        if first is not None and first.is_file() and not has_all_sides(first):
             sides.append(file)
             continue
-        name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv")
+        name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv").removesuffix(".xml")
         if name in splits:
             raise SyntaxDataError(f"two test sets are called {name}", option="--test", hint="NAME=FILE")
         sides = splits[name] = [file]
     return splits
-
-
-def plain_or_gz(path: Path) -> Path:
-    """The file, or its ``.gz`` if only that exists."""
-    packed = path.with_name(path.name + ".gz")
-    return packed if not path.exists() and packed.exists() else path
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:
@@ -80,9 +81,9 @@ def is_table(path: str | os.PathLike[str]) -> bool:
     return uncompressed_name(path).endswith(".tsv")
 
 
-def read_split(files: Sequence[Path]) -> Iterable[Row]:
+def read_split(files: Sequence[Path], langs: Sequence[str]) -> Iterable[Row]:
     """The rows of a split, from its files as returned by :func:`split_files`."""
-    return read_tsv(files[0]) if is_table(files[0]) else parallel(*files)
+    return read_tsv(files[0]) if is_table(files[0]) else parallel(*files, langs=langs)
 
 
 def gathered(

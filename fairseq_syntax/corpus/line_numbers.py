@@ -11,7 +11,8 @@ from fairseq_syntax.errors import SyntaxDataError, quoted
 
 # Without the text, this many consecutive empty lines count as an error in a number.
 MOST_EMPTY_LINES = 1_000_000
-_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
+# With another value than a number, such as `# line = corpus.txt:12`, it is the comment of another program.
+_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*([-+]?[\d_., ]*?)\s*\Z", re.ASCII)
 
 
 class Block(NamedTuple):

@@ -1,25 +1,23 @@
 """The file formats of parallel corpora, each read as a stream of sentences.
 
-White space inside a sentence is reduced to single spaces. In SGML and XML, character entities are resolved once:
-``&amp;lt;`` in a file is the text ``&lt;``. Plain text is not changed.
+White space inside a sentence is reduced to single spaces.
 """
 
 from __future__ import annotations
 
-import html
 import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
-from xml.etree import ElementTree
 
+from fairseq_syntax.corpus.conllu import is_markup
+from fairseq_syntax.corpus.segments import Path, paired, read_segments
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines, uncompressed_name
 
-Path = str | os.PathLike[str]
 Item = TypeVar("Item")
 # A sentence, its translation, and any further reference translations.
 Row = tuple[str, ...]
@@ -35,12 +33,6 @@ class Split(NamedTuple):
 # Lines other than sentences in training files of IWSLT. Some occur on only one side (translators, reviewers).
 _TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|transcript)\b[^>]*>")
 _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
-# In SGML: the attributes of the following segments' set or document, or a segment, whose end may be missing.
-_SEGMENT = re.compile(
-    r"<(?:refset|doc)\b([^>]*)>|<seg\b[^>]*>(.*?)(</seg\s*>|(?=<seg\b)|\Z)", re.IGNORECASE | re.DOTALL
-)
-_ATTRIBUTE = re.compile(r"\b(sysid|docid)\s*=\s*\"?([^\">\s]+)", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 
 
 def read_text(path: Path) -> Iterator[str]:
@@ -59,45 +51,6 @@ def read_tagged(path: Path) -> Iterator[str]:
             yield single_spaced(sentence[2])
         elif not _TAG.match(line):
             yield single_spaced(line)
-
-
-def read_segments(path: Path) -> Iterator[str]:
-    """The segments of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT); see :func:`read_translations`."""
-    return (sentence for *_, sentence in read_translations(path))
-
-
-def read_translations(path: Path) -> Iterator[tuple[str | None, str | None, str]]:
-    """The segments of a test set in NIST's SGML, after the ``sysid`` and ``docid`` of their ``<refset>`` or ``<doc>``.
-
-    Such files are often not well-formed XML (``&`` and ``<`` are not escaped), so only these tags are searched for. A
-    segment may span several lines, and one that does not end is an error. Test sets are small, so the file is read as
-    a whole.
-    """
-    text, of_set = "\n".join(read_lines(path)), dict[str, str]()
-    for match in _SEGMENT.finditer(text):
-        if match[1] is not None:
-            of_set |= {name.lower(): value for name, value in _ATTRIBUTE.findall(match[1])}
-            continue
-        if not match[3]:
-            line = text.count("\n", 0, match.start()) + 1
-            raise SyntaxDataError("this <seg> does not end", path=path, line=line, hint="is the file cut off?")
-        yield of_set.get("sysid"), of_set.get("docid"), single_spaced(unescape(match[2]))
-
-
-def read_wmt_xml(path: Path, element: str, lang: str) -> Iterator[str]:
-    """The segments of one side of a test set in WMT's XML (from 2021): ``<seg>`` below ``<src>`` or ``<ref>``.
-
-    If a document has references by several translators, those of the first are taken. Elements without a language
-    match any ``lang``.
-    """
-    try:
-        root = ElementTree.fromstring("\n".join([*read_lines(path), ""]))
-    except ElementTree.ParseError as error:
-        raise SyntaxDataError(f"is not well-formed XML: {error}", path=path, line=error.position[0]) from error
-    for document in root.iter("doc"):
-        sides = (node for node in document.iter(element) if node.get("lang", lang) == lang)
-        for side in islice(sides, 1):
-            yield from (single_spaced("".join(segment.itertext())) for segment in side.iter("seg"))
 
 
 def read_aspec(path: Path) -> Iterator[dict[str, str]]:
@@ -125,14 +78,25 @@ def read_tsv(path: Path) -> Iterator[Row]:
 
 def read_side(path: Path) -> Iterator[str]:
     """Read one side of a corpus, by its name: ``.sgm``, ``.xml``, ``train.tags.*``, or plain text."""
+    if is_markup(path):
+        return (segment.text for segment in read_segments(path))
     name = os.path.basename(uncompressed_name(path))
-    if name.endswith((".xml", ".sgm", ".sgml")):
-        return read_segments(path)
     return read_tagged(path) if name.startswith("train.tags.") else read_text(path)
 
 
-def parallel(*paths: Path) -> Iterator[Row]:
-    """Rows of parallel files: source, target, and further references; see :func:`aligned`."""
+def parallel(*paths: Path, langs: Sequence[str | None] = (None, None)) -> Iterator[Row]:
+    """Rows of parallel files: source, target, and further references.
+
+    Test sets in SGML or XML are paired by their identifiers (:func:`.paired`), other files line by line
+    (:func:`aligned`). A file in WMT's XML contains all sides, and is given for each of them.
+
+    Args:
+        langs: the source and target language, which are compared with those of WMT's XML
+    """
+    if all(map(is_markup, paths)):
+        of_sides = [langs[0], *[langs[-1]] * (len(paths) - 1)]
+        sides = [read_segments(path, side, lang) for side, (path, lang) in enumerate(zip(paths, of_sides))]
+        return paired(sides, paths)
     return aligned([read_side(path) for path in paths], paths)
 
 
@@ -161,8 +125,3 @@ def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[It
         elif (place := draw.randrange(number + 1)) < count:
             kept[place] = item
     return kept
-
-
-def unescape(text: str) -> str:
-    """Resolve character entities once; a lone ``&`` is kept."""
-    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)

@@ -48,7 +48,7 @@ def train_segmenter(
 
     Args:
         kind: ``sentencepiece`` or ``subword_nmt``; ``words`` needs no training and ignores the other arguments
-        files: text or CoNLL-U (``.conllu``), plain or gzip; several for a joint model of two languages
+        files: text or CoNLL-U (``.conllu``), plain or compressed; several for a joint model of two languages
         vocab_size: the number of pieces (for sentencepiece, fewer if the text does not have as many)
         model_type: sentencepiece only: ``unigram`` or ``bpe``
         character_coverage: sentencepiece only: the share of the text's characters that the model covers

@@ -74,12 +74,12 @@ def decode_line(raw: bytes, path: StrPath, number: int) -> str:
         return text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
-        hint = "convert it, for example by iconv, or decompress it: gzip, bzip2 and xz are read"
+        hint = f"convert it, for example by iconv, or decompress it: {', '.join(COMPRESSED)} are read"
         raise SyntaxDataError(message, path=path, line=number, hint=hint) from None
 
 
 def read_raw_lines(path: StrPath) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or compressed by gzip, bzip2 or xz, as bytes with their line ends.
+    """Yield the lines of a file, plain or compressed by gzip, bzip2, xz or zstd, as bytes with their line ends.
 
     Raises:
         SyntaxDataError: the file does not exist, or an archive is damaged
@@ -102,30 +102,60 @@ def read_bytes(path: StrPath) -> bytes:
     return b"".join(read_raw_lines(path))
 
 
-# Compressed formats by file extension: their first bytes, and the function that opens them.
-_COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
-    ".gz": (re.compile(b"\x1f\x8b"), gzip.open),
+def _zstd(file: IO[bytes], mode: str) -> Any:
+    """A zstd stream, by Arrow, which this package needs anyway; Python has its own from 3.14."""
+    import pyarrow  # here, because few files need it
+
+    if mode == "wb":
+        return pyarrow.CompressedOutputStream(file, "zstd")
+    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
+
+
+def _gzip(file: IO[bytes], mode: str) -> Any:
+    """A gzip stream; written without name and time, so that equal content gives equal files."""
+    return gzip.GzipFile("", "wb", fileobj=file, mtime=0) if mode == "wb" else gzip.open(file, mode)
+
+
+# Compressed formats by file extension: their first bytes, and the function that opens a stream of an open file.
+COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[[IO[bytes], str], Any]]] = {
+    ".gz": (re.compile(b"\x1f\x8b"), _gzip),
     ".bz2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.open),
     ".xz": (re.compile(b"\xfd7zXZ\x00"), lzma.open),
+    ".zst": (re.compile(re.escape(b"\x28\xb5\x2f\xfd")), _zstd),
 }
 
 
 def uncompressed_name(path: StrPath) -> str:
     """A path without the file extension of a compressed format."""
     stem, ending = os.path.splitext(os.fspath(path))
-    return stem if ending in _COMPRESSED else os.fspath(path)
+    return stem if ending in COMPRESSED else os.fspath(path)
+
+
+def plain_or_compressed(path: Path) -> Path:
+    """The file, or its compressed form (``.gz``, ``.bz2``, ``.xz``, ``.zst``) if only that exists.
+
+    Raises:
+        SyntaxDataError: several compressed forms exist, which need not be the same text
+    """
+    packed = [each for ending in COMPRESSED if (each := path.with_name(path.name + ending)).exists()]
+    if path.exists() or not packed:
+        return path
+    if len(packed) > 1:
+        names = " and ".join(each.name for each in packed)
+        raise SyntaxDataError(f"there are {names}", path=path, hint="name one of them, or remove the others")
+    return packed[0]
 
 
 def _decompressed(path: StrPath, file: io.BufferedReader) -> Iterable[bytes]:
     """The lines of an open file, decompressed according to its first bytes or else its name."""
     head = file.peek(10)
     ending = os.path.splitext(os.fspath(path))[1]
-    kind = next((kind for kind, (magic, _) in _COMPRESSED.items() if magic.match(head)), ending)
-    if kind not in _COMPRESSED:
+    kind = next((kind for kind, (magic, _) in COMPRESSED.items() if magic.match(head)), ending)
+    if kind not in COMPRESSED:
         return file
-    if not head:  # gzip would accept it as an empty archive
+    if not head:  # gzip and Arrow would accept it as an empty archive
         raise EOFError("it was cut off: there is nothing in it")
-    return cast(Iterable[bytes], _COMPRESSED[kind][1](file, "rb"))
+    return cast(Iterable[bytes], COMPRESSED[kind][1](file, "rb"))
 
 
 def read_json(path: StrPath) -> dict[str, Any]:
@@ -223,7 +253,7 @@ def atomic_open(path: StrPath) -> Iterator[IO[str]]:
 
 @contextmanager
 def atomic_open_binary(path: StrPath, *, leftovers: bool = True) -> Iterator[IO[bytes]]:
-    """Like :func:`atomic_open`, for bytes. Files named ``.gz``, ``.bz2`` or ``.xz`` are compressed reproducibly.
+    """Like :func:`atomic_open`, for bytes; with the name of a compressed format, the file is compressed reproducibly.
 
     ``leftovers=False`` does not look for temporary files of killed runs, which is slow in a folder with many files.
     """
@@ -243,16 +273,12 @@ def atomic_open_binary(path: StrPath, *, leftovers: bool = True) -> Iterator[IO[
 
 @contextmanager
 def _compressing(path: StrPath, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file, or a compressor for it according to its extension (gzip without name and time)."""
+    """The file, or a compressor for it according to its extension."""
     kind = os.path.splitext(os.fspath(path))[1]
-    if kind == ".zst":  # otherwise plain text would be written under that name
-        raise SyntaxDataError("zstd is not written", path=path, hint="name it .gz, .xz or .bz2")
-    if kind not in _COMPRESSED:
+    if kind not in COMPRESSED:
         yield file
         return
-    gz = kind == ".gz"
-    packed = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if gz else _COMPRESSED[kind][1](file, "wb")
-    with packed:
+    with COMPRESSED[kind][1](file, "wb") as packed:
         yield cast(IO[bytes], packed)
 
 

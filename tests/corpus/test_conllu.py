@@ -170,6 +170,12 @@ def test_a_sentence_begins_with_its_first_row_where_a_comment_is_in_its_middle()
     assert [line.file_line for line in lines] == [1, 3]
 
 
+def test_comments_of_other_programs_are_no_line_numbers():
+    foreign = "# line = corpus.txt:12\n# lines = 3-4\n"
+    assert [line.line_number for line in read(foreign + rows(0) + foreign + rows(0))] == [0, 1]
+    assert [line.line_number for line in read(foreign + "# line = 2\n" + rows(0)) if line.words] == [1]
+
+
 def test_what_is_no_conllu_is_refused_at_its_first_line():
     def text():
         yield "a man sees a girl\n"

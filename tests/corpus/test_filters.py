@@ -77,6 +77,12 @@ def test_each_limit_removes_what_it_says(corpus, limits, gone):
         assert f"{list(gone.values()).count(reason)}  {reason}" in str(report)
 
 
+def test_a_filter_that_removes_everything_is_an_error(corpus):
+    with data_error("7", path=str(corpus / "en")) as caught:
+        _filter(corpus, Limits(min_length=100))
+    assert "6 too short" in str(caught.value) and not (corpus / "out.en").exists()
+
+
 @pytest.mark.slow
 def test_a_sentence_in_another_language_goes(corpus):
     pytest.importorskip("py3langid")

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -26,19 +27,15 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import downloads
+from fairseq_syntax.corpus.conllu import check_text
 from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files, worded
-from fairseq_syntax.corpus.parallel_text import (
-    parallel,
-    read_aspec,
-    read_segments,
-    read_tagged,
-    read_tsv,
-    read_wmt_xml,
-    unescape,
-)
+from fairseq_syntax.corpus.parallel_text import parallel, read_aspec, read_tagged, read_tsv
 from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
 from fairseq_syntax.corpus.readers.nist import evaluation
+from fairseq_syntax.corpus.segments import read_segments, unescape
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.outputs import read_text
+from fairseq_syntax.runtime.files import COMPRESSED, atomic_open
 
 # Sentences as files hold them: words with single spaces, of any script, with what markup must escape.
 words = st.text(
@@ -74,7 +71,7 @@ def tags(side, *more: str) -> str:
 
 def error_of(read) -> SyntaxDataError:
     with pytest.raises(SyntaxDataError) as caught:
-        list(read)
+        list(read() if callable(read) else read)
     return caught.value
 
 
@@ -87,7 +84,7 @@ def test_sgm_is_read_back(tmp_path, side, between, upper):
     """Segments over several lines, several on one line, and entities, each resolved once."""
     text = between.join(f'<seg id="{n}">{between}{escape(line)}{between}</seg>' for n, line in enumerate(side))
     text = text.replace("seg", "SEG") if upper and not any("seg" in line for line in side) else text
-    assert list(read_segments(write(tmp_path / "x.sgm", f"<doc>{text}</doc>"))) == side
+    assert [segment.text for segment in read_segments(write(tmp_path / "x.sgm", f"<doc>{text}</doc>"))] == side
 
 
 @in_a_folder
@@ -106,10 +103,13 @@ def test_wmt_xml_is_read_back(tmp_path, side):
         for n, part in enumerate((side, side[:1]))
     )
     path = write(tmp_path / "x.xml", f'<?xml version="1.0" encoding="utf-8"?>\n<dataset>{documents}</dataset>\n')
-    both = [*side, *side[:1]]
-    assert list(read_wmt_xml(path, "src", "en")) == both
-    assert list(read_wmt_xml(path, "ref", "de")) == [" ".join(f"A {line}".split()) for line in both]
-    assert list(read_wmt_xml(path, "ref", "fr")) == []
+    rows = [(line, *(" ".join(f"{name} {line}".split()) for name in "AB")) for line in [*side, *side[:1]]]
+    for references in (1, 2):  # one file is given for all sides
+        files = split_files([str(path)], ("en", "de"), references)
+        assert list(read_split(files, ("en", "de"))) == [row[: references + 1] for row in rows]
+    assert list(parallel(path, path)) == [row[:2] for row in rows]
+    for langs in (("de", "en"), ("en", "fr")):
+        assert error_of(partial(read_split, [path, path], langs)).path == path
 
 
 @in_a_folder
@@ -129,7 +129,71 @@ def test_the_format_of_a_compressed_file_is_told_by_its_name(tmp_path):
     side.write_bytes(lzma.compress(sgm(["a", "b"]).encode()))
     other.write_bytes(bz2.compress(b"a\tb\n"))
     assert list(parallel(side)) == [("a",), ("b",)]
-    assert list(read_split(split_files([str(other)], ("en", "de")))) == [("a", "b")]
+    assert list(read_split(split_files([str(other)], ("en", "de")), ("en", "de"))) == [("a", "b")]
+
+
+def test_test_sets_are_paired_by_their_identifiers(tmp_path):
+    """Documents and segments in another order, as published sets have them, are no reason to pair others."""
+
+    def documents(lang, order, attribute="docid", numbered=True):
+        def segments(name):
+            ids = (1, 2, 3) if lang == "en" else (2, 3, 1)
+            return "".join(f"<seg{f' id={n}' * numbered}>{lang} {name}{n}</seg>" for n in ids)
+
+        return write(tmp_path / lang, f"<refset>{''.join(f'<doc {attribute}={n}>{segments(n)}</doc>' for n in order)}")
+
+    pair = [tmp_path / "en.sgm", tmp_path / "de.sgm"]
+    documents("en", "ab").rename(pair[0])
+    documents("de", "ba").rename(pair[1])
+    by_id = [(f"en {name}{n}", f"de {name}{n}") for name in "ab" for n in (1, 2, 3)]
+    assert list(parallel(*pair)) == by_id
+    documents("de", "ba", attribute="genre").rename(pair[1])  # without names, the first is the first
+    assert next(parallel(*pair)) == ("en a1", "de b1")
+    documents("de", "ba", numbered=False).rename(pair[1])
+    assert next(parallel(*pair)) == ("en a1", "de a2")
+    for order, lacking in (("b", 1), ("abc", 0), ("abb", 1)):
+        documents("de", order).rename(pair[1])
+        assert error_of(partial(parallel, *pair)).path == pair[lacking]
+    for reads_text in (check_text, read_text):
+        with data_error("corpus", path=pair[0]):
+            reads_text(pair[0])
+    mixed = [pair[0], write(tmp_path / "plain.de", lines("abcdef"))]
+    assert list(parallel(*mixed))[3] == ("en b1", "d")
+
+
+def test_segments_without_a_translation_are_left_out_of_one_file(tmp_path, caplog):
+    one = "<doc id='a'><src lang='en'><seg id='1'>x</seg><seg id='2'>y</seg></src><ref><seg id='2'>Y</seg></ref></doc>"
+    suite = "<doc id='b' testsuite='t'><src lang='en'><seg id='1'>z</seg></src></doc>"
+    path = write(tmp_path / "x.xml", f"<dataset>{suite}{one}</dataset>")
+    assert list(parallel(path, path)) == [("y", "Y")] and "2" in caplog.text
+
+
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_splits_may_be_compressed(tmp_path, ending):
+    for lang in ("en", "de"):
+        with atomic_open(tmp_path / f"x.{lang}{ending}") as file:
+            file.write(f"{lang}\n")
+    langs, prefix = ("en", "de"), [str(tmp_path / "x")]
+    assert list(read_split(split_files(prefix, langs), langs)) == [("en", "de")]
+    assert downloads.find(tmp_path, "x.en").suffix == ending
+    write(tmp_path / f"x.en{'.xz' if ending == '.gz' else '.gz'}", "")
+    with data_error(path=tmp_path / "x.en"):
+        split_files(prefix, langs)
+
+
+def test_what_is_odd_about_splits_is_told(tmp_path, capsys):
+    for name, rows in (("train", "abcdef"), ("valid", "xyza"), ("test", "xuva")):
+        write(tmp_path / f"{name}.en", lines(rows))
+        write(tmp_path / f"{name}.de", lines(rows if name == "test" else rows.upper()))
+    splits = [part for split in ("train", "valid") for part in (f"--{split}", str(tmp_path / split))]
+    command = ["corpus", "-s", "en", "-t", "de", *splits, "--output", str(tmp_path / "text"), "--test"]
+    assert main([*command, f"good={write(tmp_path / 'g.tsv', 'u' + chr(9) + 'v')}"]) == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if "good" in line or "pairs" not in line] == []
+    assert main([*command, str(tmp_path / "test"), f"same={tmp_path / 'train'}"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert any("test: " in line and "same text" in line for line in told)
+    assert any("1 of 4" in line and "valid" in line and "train" in line for line in told)
+    assert any("6 of 6" in line and "same" in line for line in told)
 
 
 @in_a_folder
@@ -169,7 +233,7 @@ def test_escaping_and_resolving_are_inverse(text, times):
 def test_what_is_wrong_with_a_file_is_located(tmp_path):
     def where(read, text, name="x", **options):
         path = write(tmp_path / name, text)
-        error = error_of(read(path, **options))
+        error = error_of(partial(read, path, **options))
         assert error.path == path
         return error.line
 
@@ -177,12 +241,12 @@ def test_what_is_wrong_with_a_file_is_located(tmp_path):
     assert where(read_segments, "<seg>a\nb\n<seg>c</seg>\n") == 1
     assert where(read_aspec, "A ||| 1 ||| x ||| y\nA ||| 1 ||| x\n") == 2
     assert where(read_tsv, "a\tb\na\n") == 2
-    assert where(read_wmt_xml, "<doc>\n<src>\n<seg>a & b</seg></src></doc>\n", element="src", lang="en") == 3
-    assert where(read_wmt_xml, "<doc>\n<src><seg>a</seg>\n", element="src", lang="en") == 3
+    assert where(read_segments, "<doc>\n<src>\n<seg>a & b</seg></src></doc>\n") == 3
+    assert where(read_segments, "<doc>\n<src><seg>a</seg>\n") == 3
     names = "abcdefgh"
     entities = "".join(f'<!ENTITY {name} "{40 * f"&{before};"}">\n' for before, name in pairwise(names))
     bomb = f'<!DOCTYPE d [\n<!ENTITY a "aaaa">\n{entities}]>\n<d><src><seg>&h;</seg></src></d>\n'
-    assert where(read_wmt_xml, bomb, element="src", lang="en") == bomb.count("\n")
+    assert where(read_segments, bomb) == bomb.count("\n")
     path = tmp_path / "latin"
     path.write_bytes("a\nä\n".encode("latin-1"))
     error = error_of(parallel(path, path))
@@ -340,14 +404,8 @@ def test_nist_has_all_references(tmp_path):
     text = (tmp_path / "mt05-ref.sgm").read_text(encoding="utf-8")
     cut = text[: text.rindex("<seg")] + "</p></doc></srcset>\n"
     write(tmp_path / "mt05-ref.sgm", cut)
-    assert (
-        error_of(
-            split
-            for _, rows in read_corpus("nist", tmp_path, "zh", "en", options={"tests": ["mt05"]})
-            for split in rows
-        ).line
-        == 2
-    )
+    cut_off = read_corpus("nist", tmp_path, "zh", "en", options={"tests": ["mt05"]})
+    assert error_of(row for _, rows in cut_off for row in rows).path == tmp_path / "mt05-ref.sgm"
 
 
 @settings(max_examples=30, deadline=None)

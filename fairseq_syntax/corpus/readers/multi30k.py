@@ -1,7 +1,7 @@
 """Multi30k, task 1: 29,000 image captions in English with German, French or Czech; for non-commercial research.
 
 Files: ``train.en``, ``val.en``, ``test_2016_flickr.en``, ``test_2017_flickr.en`` and those of the other language, plain
-or ``.gz``; ``download: true`` downloads them.
+or compressed; ``download: true`` downloads them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_syntax.corpus.downloads import find
-from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_translations
+from fairseq_syntax.corpus.parallel_text import Row, parallel
 from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.segments import Segment, paired, read_segments
 from fairseq_syntax.errors import SyntaxDataError
 
 HINT = "the corpora of the LDC are to be bought; put train.zh and train.en, mt05-src.sgm, mt05-ref.sgm here"
@@ -47,20 +48,12 @@ def read(
 
 
 def evaluation(data: Path, name: str) -> Iterator[Row]:
-    """Read a test set: the source and all references, one per translator, in the order of the source's documents."""
+    """Read a test set: the source and all references, one per translator, in the order of the source."""
     source, reference = (find(data, f"{name}-{side}.sgm", hint=HINT) for side in ("src", "ref"))
-    sentences: defaultdict[str | None, list[str]] = defaultdict(list)  # by document
-    for _, document, sentence in read_translations(source):
-        sentences[document].append(sentence)
-    references: dict[str, defaultdict[str | None, list[str]]] = {}
-    for translator, document, sentence in read_translations(reference):
-        if translator is None:
+    references: defaultdict[str, list[Segment]] = defaultdict(list)  # by translator
+    for segment in read_segments(reference):
+        if segment.translator is None:
             message = "a segment of no translator: no <refset> or <DOC> with a sysid before it"
             raise SyntaxDataError(message, path=reference)
-        references.setdefault(translator, defaultdict(list))[document].append(sentence)
-    paths = [source, *[reference] * len(references)]
-    for documents in references.values():
-        if missing := sorted(map(str, documents.keys() ^ sentences.keys())):
-            raise SyntaxDataError(f"document {missing[0]} is missing here, or in {source}", path=reference)
-    for document, texts in sentences.items():
-        yield from aligned([texts, *(documents[document] for documents in references.values())], paths)
+        references[segment.translator].append(segment)
+    yield from paired([read_segments(source), *references.values()], [source, *[reference] * len(references)])

@@ -1,6 +1,6 @@
 """Two treebanks of Universal Dependencies that are translations of each other, such as ATIS in English and Turkish.
 
-Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or ``.gz``. Sentences
+Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or compressed. Sentences
 with the same ``sent_id`` form a pair. The source consists of the treebank's words separated by spaces, the target of
 its text. ``trees: true`` writes the source's trees, for ``parse.source.files``.
 """

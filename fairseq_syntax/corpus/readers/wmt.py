@@ -1,6 +1,6 @@
 """WMT: the training corpora of the translation tasks, and the newstest sets.
 
-Training files as in the archives (anywhere below the folder, plain or ``.gz``): pairs of plain text in Moses format,
+Training files as in the archives (anywhere below the folder, plain or compressed): pairs of plain text in Moses format,
 such as ``news-commentary-v11.de-en.de`` and ``.en``, ``europarl-v7.de-en``, ``commoncrawl.de-en``, ``rapid2016.de-en``,
 ``SETIMES2.en-tr``; for Chinese, CWMT's ``casia2015_ch.txt`` with ``casia2015_en.txt`` and so on (available on request
 from Nanjing University's CWMT site). Test sets: ``newstest2016-ende-src.en.sgm`` with ``-ref.de.sgm``, plain
@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from fairseq_syntax.corpus.downloads import fetch_all, find, find_sides
-from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_wmt_xml
+from fairseq_syntax.corpus.parallel_text import Row, parallel
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import files_below
@@ -118,8 +118,7 @@ def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
     xml = [f"{name}.{source}-{target}.xml", f"{name}.{source}-{target}.all.xml"]
     if any(file for each in xml for file in files_below(data, each)):
         path = find(data, *xml)
-        sides = [read_wmt_xml(path, "src", source), read_wmt_xml(path, "ref", target)]
-        return aligned(sides, [path, path])
+        return parallel(path, path, langs=langs)
     files = [
         find(
             data,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
+from fairseq_syntax.corpus.gathering import split_files
 from fairseq_syntax.lab.recipes.layout import Layout
 from fairseq_syntax.lab.recipes.reading import as_yaml
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
+from fairseq_syntax.runtime.files import plain_or_compressed
 from fairseq_syntax.runtime.manifest import MANIFEST
 
 
@@ -73,7 +74,7 @@ def filtered(layout: Layout) -> Stage:
 def _existing(layout: Layout, side: ParseSide, split: str) -> Path:
     """The existing parse of a split that the recipe names."""
     assert side.files is not None
-    return plain_or_gz(layout.place(side.files, split=split))
+    return plain_or_compressed(layout.place(side.files, split=split))
 
 
 def parses(layout: Layout) -> list[Stage]:

@@ -85,8 +85,9 @@ class Subset(Section):
 class Corpus(Section):
     """The parallel text.
 
-    Each split is a prefix (``corpus/train`` for corpus/train.en and corpus/train.de), a list of the two files, or a
-    ``.tsv`` file with the source before the tab; all may be ``.gz``. A reader provides all splits.
+    Each split is a prefix (``corpus/train`` for corpus/train.en and corpus/train.de), a list of the two files, a
+    ``.tsv`` file with the source before the tab, or a test set in WMT's XML; all may be compressed (``.gz``, ``.bz2``,
+    ``.xz``, ``.zst``). A reader provides all splits.
     """
 
     source: Name = _key(..., "source language, as in the file names")

@@ -124,7 +124,7 @@ def first_recipe(
         distributions=_DISTRIBUTIONS if "arcs" in read else "",
     )
     splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]
-    pairs, _, *counts = (sum(1 for _ in read_split(files)) for files in splits)
+    pairs, _, *counts = (sum(1 for _ in read_split(files, langs)) for files in splits)
     scale = next(one for one in SCALES if pairs < one.pairs)
     is_small, updates = scale.width == 128, scale.updates(pairs)
     many_characters = [lang for lang in langs if tokenizer_of(lang) != "13a"]

@@ -76,7 +76,7 @@ class Entry(BaseModel):
 
 
 def read_set(text: str) -> ContrastSet:
-    """Read ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``, also with ``.gz``.
+    """Read ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``, also compressed.
 
     Raises:
         SyntaxDataError: a file cannot be read or has another layout (the error names the place)

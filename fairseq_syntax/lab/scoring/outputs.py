@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fairseq_syntax.corpus.conllu import check_no_markup
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import read_lines
 
@@ -33,6 +34,7 @@ class Translations:
 
 def read_text(path: str | os.PathLike[str]) -> list[str]:
     """Like :func:`.files.read_lines`, without trailing white space, as sacrebleu reads; an empty file is an error."""
+    check_no_markup(path)
     lines = [line.rstrip() for line in read_lines(path)]
     if not lines:  # blank lines are allowed: a collapsed model may generate nothing
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
