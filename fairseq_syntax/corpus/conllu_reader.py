@@ -85,11 +85,8 @@ class ConlluReader:
         """Yield the rows without line ends, each checked for ten columns, without reading ahead."""
         for at, line in enumerate(lines, self.before + 1):
             self.last_line = at
-            if isinstance(line, bytes):
-                row = decode_line(line, self.path, at)
-            else:
-                row = line.rstrip("\r\n")
-                row = row.removeprefix("\ufeff") if at == 1 else row
+            row = decode_line(line, self.path, at) if isinstance(line, bytes) else line.rstrip("\r\n")
+            row = row.removeprefix("\ufeff") if at == 1 else row  # of what is no file of read_raw_lines
             if row[:1] == "#":
                 # CoNLL-U Plus allows other columns and orders
                 if (match := _COLUMN_NAMES.match(row)) and match[1].split() != NAMES:

@@ -18,6 +18,7 @@ Text that contains these marks is escaped. A piece that looks like a special sym
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import os
@@ -30,7 +31,7 @@ from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, read_json, write_json
+from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, read_json, without_mark, write_json
 
 ESCAPE = "▂"  # escaped too if it occurs in a text
 JOINER = "￭"
@@ -336,6 +337,8 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
         kind = about.get("kind", "")
         complete = {"model", "fingerprint"} <= about.keys()
         if not complete or about.get("format") != FORMAT_VERSION or kind not in SEGMENTERS:
+            if _HUGGING_FACE in raw:
+                _refuse_other_tools(raw, path)
             message = f"not a description of a segmentation model of format {FORMAT_VERSION}, which this version reads"
             raise SyntaxDataError(message, path=path, hint="segment again with this version")
         model_path = Path(path).parent / about["model"]
@@ -344,14 +347,10 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
             hint = "put its own model back, or train again: fairseq-syntax segment --train … --overwrite"
             message = "not the model that its .json describes (fingerprints differ)"
             raise SyntaxDataError(message, path=model_path, hint=hint)
-    elif not _looks_like_codes(raw):
-        kind = SentencePieceSegmenter.kind
-    elif b"</w>" in raw:
-        kind = SubwordNmtSegmenter.kind
     else:
-        hint = "a vocabulary, a dictionary and the merges of other tools look like them"
-        message = "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt"
-        raise SyntaxDataError(message, path=path, hint=hint)
+        _refuse_other_tools(raw, path)
+        codes = _looks_like_codes(raw)
+        kind, model = (SubwordNmtSegmenter.kind, without_mark(raw)) if codes else (SentencePieceSegmenter.kind, raw)
     notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
     try:
         with errors_in(model_path):
@@ -361,5 +360,32 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
 
 
 def _looks_like_codes(raw: bytes) -> bool:
-    first = raw.split(b"\n", 1)[0].decode("utf-8", "replace")
+    first = without_mark(raw).split(b"\n", 1)[0].decode("utf-8", "replace")
     return first.startswith("#version:") or (len(first.split(" ")) == 2 and not {"\0", "\ufffd"} & set(first))
+
+
+_HUGGING_FACE = b'"pre_tokenizer"'
+
+
+def _refuse_other_tools(raw: bytes, path: str | os.PathLike[str]) -> None:
+    """Raise SyntaxDataError for a file that another tool than sentencepiece and subword-nmt made."""
+    text = without_mark(raw)
+    first = text.split(b"\n", 1)[0].rstrip(b"\r")
+    train = "segment --train learns a model of your text"
+    if text[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in text[:2]:
+        tool, hint = "a text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"
+    elif text.lstrip()[:1] == b"{":
+        tool = "a tokenizer.json of Hugging Face's tokenizers" if _HUGGING_FACE in text else "a JSON file"
+        hint = f"give the sentencepiece model or the codes that it was made from; {train}"
+    elif re.fullmatch(rb"\S+ \S+ \d+", first):
+        tool = "a file of fastBPE's codes"
+        hint = "this makes codes of subword-nmt of them: (echo '#version: 0.2'; cut -d' ' -f1,2 CODES) > NEW"
+    elif re.fullmatch(rb"[^\t]+\t-?\d+(\.\d+)?(e-?\d+)?", first):
+        tool, hint = "a vocabulary of sentencepiece", "give the .model beside it"
+    elif _looks_like_codes(raw) and b"</w>" not in text:
+        tool = "a vocabulary, a dictionary or the merges of another tool"
+        hint = f"byte-pair codes of subword-nmt mark the ends of words (</w>); {train}"
+    else:
+        return
+    message = f"this is {tool}; sentencepiece models and codes of subword-nmt are read"
+    raise SyntaxDataError(message, path=path, hint=hint)

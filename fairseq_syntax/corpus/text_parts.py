@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from fairseq_syntax.corpus.conllu import is_conllu
@@ -98,9 +97,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
     name, numbers = os.fspath(path), LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0
     rows: list[bytes] = []  # the rows of the part
-    lines = read_raw_lines(path)
-    without_mark = (row.removeprefix(codecs.BOM_UTF8) for row in islice(lines, 1))
-    for line, first, block in numbers.blocks(chain(without_mark, lines)):
+    for line, first, block in numbers.blocks(read_raw_lines(path)):
         while line >= start + part_lines:  # also parts with only empty lines
             yield TextPart(name, start, start + part_lines, before, rows)
             start, before, rows = start + part_lines, first - 1, []

@@ -17,7 +17,7 @@ from typing import Any
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.store.schema import WORD_LIMITS, StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import write_json
+from fairseq_syntax.runtime.files import without_mark, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class LabelInventory:
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:
         """Read an inventory, which is then frozen. Raises SyntaxDataError if it is missing or invalid."""
         try:
-            labels = json.loads(Path(path).read_text(encoding="utf-8"))
+            labels = json.loads(without_mark(Path(path).read_bytes()))
             for names in (labels[column] for column in COLUMNS):
                 if names[0] != UNKNOWN or not all(isinstance(n, str) for n in names) or len({*names}) < len(names):
                     raise ValueError(f"expected lists of distinct names that begin with {UNKNOWN}")

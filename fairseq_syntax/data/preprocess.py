@@ -25,7 +25,7 @@ from fairseq_syntax.data.directory import dictionary_path, language_files, split
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, load_tokens, make_dictionary
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines
+from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines, read_raw_lines
 from fairseq_syntax.runtime.jobs import Step, read_record
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import note_files
@@ -281,7 +281,7 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
         if langs:
             _make_dictionary(args, langs)
     for path, file in copies.items():
-        content = Path(file).read_bytes()
+        content = b"".join(read_raw_lines(file))  # fairseq would take a byte order mark for a part of a word
         with atomic_open_binary(path) as output:
             output.write(content)
     return {lang: load_dictionary(dictionary_path(args.destdir, lang)) for lang in files}

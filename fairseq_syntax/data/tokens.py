@@ -8,6 +8,7 @@ sentences.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections import Counter
@@ -37,6 +38,7 @@ from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     atomic_path,
     count_raw_lines,
+    read_lines,
 )
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
@@ -48,10 +50,11 @@ _HEAD = struct.Struct("<9sQBQ")  # of an index: magic bytes, version, token type
 
 def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
     """Load a fairseq dictionary. Raises SyntaxDataError if it cannot be read."""
+    text = io.StringIO("".join(f"{line}\n" for line in read_lines(path)))
     try:
-        return Dictionary.load(os.fspath(path))
-    except Exception as error:  # fairseq raises a bare Exception if it is not UTF-8
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        return Dictionary.load(text)
+    except Exception as error:  # of fairseq, such as ValueError
+        reason = str(error).partition("\n")[0]
         raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
 
 

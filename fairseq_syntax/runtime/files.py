@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import errno
 import fcntl
 import gzip
@@ -63,43 +64,66 @@ def read_lines(path: StrPath) -> Iterator[str]:
 
 def read_stdin() -> Iterator[str]:
     """Yield the lines of standard input, as :func:`read_lines` does for a file."""
-    for number, raw in enumerate(sys.stdin.buffer, start=1):
+    for number, raw in enumerate(_of_text(sys.stdin.buffer, "<stdin>"), start=1):
         yield decode_line(raw, "<stdin>", number)
 
 
 def decode_line(raw: bytes, path: StrPath, number: int) -> str:
-    """Decode a line, without its line end. Raises SyntaxDataError if it is not UTF-8."""
+    """Decode a line of :func:`read_raw_lines`, without its line end. Raises SyntaxDataError if it is not UTF-8."""
     try:
-        text = raw.decode("utf-8").rstrip("\r\n")
-        return text.removeprefix("\ufeff") if number == 1 else text
+        return raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
-        hint = f"convert it, for example by iconv, or decompress it: {', '.join(COMPRESSED)} are read"
-        raise SyntaxDataError(message, path=path, line=number, hint=hint) from None
+        raise SyntaxDataError(message, path=path, line=number, hint=_convert()) from None
+
+
+def _convert() -> str:
+    return f"convert it, for example by iconv, or decompress it: {', '.join(COMPRESSED)} are read"
 
 
 def read_raw_lines(path: StrPath) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or compressed by gzip, bzip2, xz or zstd, as bytes with their line ends.
+    """Yield the lines of a text file, plain or compressed, as bytes with their line ends, without byte order mark.
 
     Raises:
-        SyntaxDataError: the file does not exist, or an archive is damaged
+        SyntaxDataError: the file does not exist, an archive is damaged, or a line has a NUL, as UTF-16 does
     """
+    return _of_text(_raw_lines(path), path)
+
+
+def count_raw_lines(*paths: StrPath) -> int:
+    """The total number of lines in files."""
+    return sum(1 for path in paths for _ in _raw_lines(path))
+
+
+def read_bytes(path: StrPath) -> bytes:
+    """The content of a file, plain or compressed; see :func:`without_mark` for text."""
+    return b"".join(_raw_lines(path))
+
+
+def without_mark(text: bytes) -> bytes:
+    """A text without its byte order mark."""
+    return text.removeprefix(codecs.BOM_UTF8)
+
+
+def _of_text(lines: Iterable[bytes], path: StrPath) -> Iterator[bytes]:
+    """The lines of a text without its byte order mark, checked for NULs."""
+    for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = without_mark(line)
+        if b"\0" in line:
+            message = "a NUL, which is no character of a text; UTF-16 and UTF-32 have them, and only UTF-8 is read"
+            raise SyntaxDataError(message, path=path, line=number, hint=f"{_convert()}; tr -d '\\000' removes NULs")
+        yield line
+
+
+def _raw_lines(path: StrPath) -> Iterator[bytes]:
+    """The lines of a file, plain or compressed by gzip, bzip2, xz or zstd."""
     try:
         with open(path, "rb") as file:
             yield from _decompressed(path, file)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
-
-
-def count_raw_lines(*paths: StrPath) -> int:
-    """The total number of lines in files."""
-    return sum(1 for path in paths for _ in read_raw_lines(path))
-
-
-def read_bytes(path: StrPath) -> bytes:
-    """The content of a file, plain or compressed."""
-    return b"".join(read_raw_lines(path))
 
 
 def _zstd(file: IO[bytes], mode: str) -> Any:

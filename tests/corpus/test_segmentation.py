@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import time
 from contextlib import suppress
 
@@ -320,6 +321,44 @@ def test_unfit_models_are_errors(segmenters, tmp_path):
     (tmp_path / "segmentation.en.model").write_bytes(segmenters["unigram"].model[:-5])
     with data_error(path="segmentation.en.model"):
         load_segmenter(path)
+
+
+CODES = "#version: 0.2\nd e\nde r</w>\nd a\nda s</w>\n"
+
+
+def test_files_of_other_tools_are_named_with_what_makes_them_readable(tmp_path):
+    for name, content, said in (
+        ("codes", "d e 12\nde r</w> 9\n", "fastBPE"),
+        ("tokenizer.json", '{"pre_tokenizer": null, "model": {"type": "BPE"}}', "Hugging Face"),
+        ("m.vocab", "<unk>\t0\n▁der\t-3.25\n", "vocabulary of sentencepiece"),
+        ("merges.txt", "#version: 0.2\nd e\nde r\n", "merges"),
+        ("dict.de.txt", "der 12\ndas 9\n", "dictionary"),
+    ):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        with data_error(said, path=name):
+            load_segmenter(tmp_path / name)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        (tmp_path / "codes").write_text(CODES, encoding=encoding)
+        with data_error("iconv", path="codes"):
+            load_segmenter(tmp_path / "codes")
+    # The hint's command, for fastBPE's codes of the same merges.
+    rows = CODES.splitlines()
+    (tmp_path / "CODES").write_text("".join(f"{row} 7\n" for row in rows[1:]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError) as error:
+        load_segmenter(tmp_path / "CODES")
+    subprocess.run(error.value.hint.partition(": ")[2], shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "NEW").read_text(encoding="utf-8") == CODES
+
+
+def test_a_byte_order_mark_is_no_part_of_codes(tmp_path):
+    """Without the version that follows it, subword-nmt would merge otherwise at the ends of words."""
+    pieces = []
+    for mark in ("", "\ufeff"):
+        (tmp_path / "codes").write_text(mark + CODES, encoding="utf-8")
+        segmenter = load_segmenter(tmp_path / "codes")
+        pieces.append(segmenter.encode_text("der das dada"))
+        assert segmenter.model == CODES.encode()
+    assert pieces[0] == pieces[1] == ["der", "das", "da@@", "d@@", "a"]
 
 
 @settings(max_examples=60, deadline=None)

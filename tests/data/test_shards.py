@@ -137,6 +137,8 @@ def test_a_dictionary_of_texts_that_are_not_as_they_should_be(tmp_path, capsys):
     command = ["inventory", "--lang", "en", "--output", str(tmp_path), "--padding-factor", "1", "--input", *texts]
     assert main(command) == 0
     assert (tmp_path / "dict.en.txt").read_text("utf-8") == "b 2\na 1\nc 1\n"
+    (tmp_path / "marked").write_bytes("\ufeffb 2\na 1\n".encode())
+    assert tokens.load_dictionary(tmp_path / "marked").symbols[4:] == ["b", "a"]
     (tmp_path / "b.en").write_bytes(b"b\nc \xff\n")
     refused(command, path="b.en", line=2)
 

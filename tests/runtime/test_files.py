@@ -3,6 +3,7 @@
 import bz2
 import errno
 import gzip
+import io
 import lzma
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from data_errors import data_error
 from full_disk import files_no_larger_than
 
+from fairseq_syntax.corpus.text_parts import text_parts
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     COMPRESSED,
@@ -28,6 +30,8 @@ from fairseq_syntax.runtime.files import (
     files_below,
     fingerprint,
     read_lines,
+    read_raw_lines,
+    read_stdin,
 )
 from fairseq_syntax.runtime.jobs import Step, record_path
 from fairseq_syntax.runtime.locks import locked
@@ -404,6 +408,29 @@ except KeyboardInterrupt:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
     assert process.wait(timeout=100) == 130
+
+
+def test_text_has_neither_a_mark_nor_nuls(tmp_path, monkeypatch):
+    """In files and at standard input, decoded or not; UTF-16 is named as what it is, with a mark or without one."""
+    path = tmp_path / "text"
+
+    def standard_input() -> list[str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+        return list(read_stdin())
+
+    readers = [lambda: [*read_lines(path)], lambda: [line.decode().rstrip() for line in read_raw_lines(path)]]
+    readers += [standard_input, lambda: [*next(text_parts(path, 9)).texts()]]
+    for read in readers:
+        path.write_text("\ufeffa\ufeff\nb\n", encoding="utf-8")
+        assert read() == ["a\ufeff", "b"]
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+            path.write_text("a line\n", encoding=encoding)
+            with data_error("iconv"):
+                read()
+        path.write_bytes(b"a\nb\0\n")
+        with pytest.raises(SyntaxDataError) as error:
+            read()
+        assert error.value.line == 2
 
 
 def test_compressed_files_are_read_by_their_content_or_named(tmp_path):

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.outputs import check_parallel
-from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
+from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name, without_mark
 from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
 LONGEST = 15  # words; longer distances form one group, as in LingEval97's program
@@ -131,7 +130,7 @@ def read_tsv(name: str, path: str) -> ContrastSet:
 def read_json(name: str, path: str) -> ContrastSet:
     """Read LingEval97's layout; the rows to score are reference, errors, reference, errors, …"""
     try:
-        entries = TypeAdapter(list[Entry]).validate_json(read_bytes(path).removeprefix(BOM_UTF8))
+        entries = TypeAdapter(list[Entry]).validate_json(without_mark(read_bytes(path)))
     except ValidationError as error:
         problem = error.errors()[0]
         number, *keys = problem["loc"] or (None,)
