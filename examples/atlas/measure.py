@@ -29,11 +29,11 @@ from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
-from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.metrics import Scorer, with_unknown_words
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
-from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference, Resampled, enough_sentences
+from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, enough_sentences
 from fairseq_syntax.runtime.files import read_lines
 
 HERE = Path(__file__).resolve().parent
@@ -75,11 +75,6 @@ def scorers(references: Sequence[Sequence[str]], of: Plan) -> dict[str, Scorer]:
     if of.tokenizer in NEEDS_CHARACTERS:
         found["BLEU char"] = Scorer("bleu", references, "char", lowercase)
     return {**found, "chrF": Scorer("chrf", references, lowercase=lowercase)}
-
-
-def figures(difference: Difference) -> list[float]:
-    """A difference with its interval and the smallest that would be found."""
-    return [difference.difference, difference.low, difference.high, difference.detectable]
 
 
 def language(of: Plan, order: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -127,20 +122,54 @@ def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str])
     others = {kind: name for kind, name in zip(("parse", "control"), (system, *controls[:1])) if name in runs}
     alone = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
     beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
-    usual = "".join(system.partition(".")[1:])  # a suffix of systems on the usual parse, such as .gold
-    named = {name.removeprefix(f"{RELATIVE}+").removesuffix(usual): each for name, each in beside.items()}
+    named = named_beside(runs, system)
     references, groups, metrics = [text_of(path) for path in of.references(test)], pages_of(of, test), {}
     for metric, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, alone, DRAWS, groups=groups)
         with_them = Resampled(scorer, named, DRAWS, groups=groups)
         metrics[metric] = {
             "plain": resampled.score[baseline],
-            "gain": figures(resampled.difference(RELATIVE, baseline)),
-            **{kind: figures(resampled.difference(name, RELATIVE)) for kind, name in others.items()},
+            "gain": resampled.difference(RELATIVE, baseline).estimate,
+            **{kind: resampled.difference(name, RELATIVE).estimate for kind, name in others.items()},
             "beside": measure(with_them, RELATIVE, list(of.recipe.parse.controls)),
         }
     seeds = {name: len(each) for name, each in {**alone, **beside}.items()}
     return {"seeds": seeds, "metrics": metrics}
+
+
+def named_beside(runs: Runs, system: str) -> Runs:
+    """The systems with relative positions by the name that they have without; ``relative`` is relative positions alone.
+
+    Args:
+        system: a system on the usual parse, whose suffix, such as ``.gold``, is left out
+    """
+    usual = "".join(system.partition(".")[1:])
+    beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
+    return {name.removeprefix(f"{RELATIVE}+").removesuffix(usual): each for name, each in beside.items()}
+
+
+def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
+    """What systems with relative positions gain over these alone, in the mean of the languages.
+
+    Each draw takes the same pages in all languages. Empty if relative positions have not been run in all of them.
+    """
+    controls = list(plans[0].recipe.parse.controls)
+    every = {of.recipe.name: named_beside(runs_of(of, of.tests[0]), "") for of in plans}
+    if not all(RELATIVE in runs for runs in every.values()):
+        return {}
+    parts: dict[str, list[Resampled]] = {}
+    for of, runs in zip(plans, every.values()):
+        test = of.tests[0]
+        references, groups = [text_of(path) for path in of.references(test)], pages_of(of, test)
+        for metric in ("bleu", "chrf"):
+            scorer = Scorer(metric, references, of.tokenizer, of.recipe.score.lowercase)
+            parts.setdefault(scorer.name, []).append(Resampled(scorer, runs, DRAWS, groups=groups))
+    whole = {metric: Resampled.mean(of_languages) for metric, of_languages in parts.items()}
+    return {
+        "languages": list(every),
+        "seeds": {name: len(of_seeds) for name, of_seeds in whole["BLEU"].of_seeds.items()},
+        "metrics": {metric: measure(resampled, RELATIVE, controls) for metric, resampled in whole.items()},
+    }
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:
@@ -172,7 +201,7 @@ def scored(of: Plan, runs: Runs) -> dict[str, Any]:
 
 def characters(lines: Sequence[str]) -> int:
     """The length of a text, without its line ends."""
-    return sum(map(len, lines))
+    return sum(map(len, with_unknown_words(lines)))
 
 
 def planned(of: Plan) -> dict[str, list[str]]:
@@ -218,10 +247,10 @@ def parse_quality(runs: Runs) -> dict[str, Any]:
             row = rows.setdefault(system, {"seeds": len(runs[system]), "score": {}, "gain": {}, "to_gold": {}})
             row["score"][metric] = resampled.score[system]
             if system != BASELINE and BASELINE in runs:
-                row["gain"][metric] = figures(resampled.difference(system, BASELINE))
+                row["gain"][metric] = resampled.difference(system, BASELINE).estimate
             best = f"{system.partition('.')[0]}.gold"
             if best in runs and system != best and system != BASELINE:
-                row["to_gold"][metric] = figures(resampled.difference(system, best))
+                row["to_gold"][metric] = resampled.difference(system, best).estimate
     return {"sentences": len(references), "attachment": parses, "rows": rows}
 
 
@@ -304,6 +333,8 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
     plans = {of.recipe.name: of for of in map(plan, LANGUAGES)}
     languages = {name: language(of, kept[name]["order"]) if name in only else kept[name] for name, of in plans.items()}
     parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
+    if languages != kept or "mean" not in before:
+        parts["mean"] = mean_of_languages(list(plans.values()))
     return {**before, "languages": languages, **parts}
 
 
@@ -332,7 +363,8 @@ def main() -> int:
             names = Counter(of.recipe.name for of in plans)
             if twice := [name for name, count in names.items() if count > 1]:
                 parser.error(f"several recipes have the name {twice[0]}")
-            found: Mapping[str, Any] = {"languages": {of.recipe.name: language(of) for of in plans}}
+            languages = {of.recipe.name: language(of) for of in plans}
+            found: Mapping[str, Any] = {"languages": languages, "mean": mean_of_languages(plans)}
         else:
             before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
             found = results(before, args.only or every)

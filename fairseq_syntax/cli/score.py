@@ -35,7 +35,7 @@ ARGUMENTS = [
     Option("--lines FILE", "score only lines that are non-empty in this file"),
     Option(
         "--controls NAME",
-        "report how much of each gain is due to syntax: compare SYSTEM with SYSTEM.NAME, trained on a control parse",
+        "compare SYSTEM, and what it gains over the baseline, with SYSTEM.NAME, trained on a control parse",
         **SEVERAL,
     ),
     Option("--controls-by PROPERTY", "with --controls: also by intervals of this property, as for --by", **SEVERAL),

@@ -1,8 +1,11 @@
 """Control parses: parses of the same form that contain less syntax, or none.
 
-A gain from a parse that its control does not give is due to syntax. Pham, Macháček and Bojar (2019) found the same gain
-with linear trees. A control changes each sentence's tree, labels and distributions, but not its words, tags and tokens.
-The result is always a tree with one root per sentence.
+A gain that a system also has with a control can be had without the syntax that the control lacks. Pham, Macháček and
+Bojar (2019) introduced this comparison to translation, and measured the same gain with linear trees. A control may also
+do harm: chains teach a model to attend to neighbours. The nearest to a placebo is ``shuffled``, whose trees have the
+shapes, labels and lengths of arcs of real ones, but say nothing of the sentence. A control changes each sentence's
+tree, labels and distributions, but not its words, tags and tokens. The result is always a tree with one root per
+sentence.
 
 =================  =====================================================  =======================================
 control            change to a sentence of n words                        what remains of the parse

@@ -24,8 +24,8 @@ from scipy import stats
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
-from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
-from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
+from fairseq_syntax.lab.scoring.report import Options, System, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import Table
 
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
@@ -231,6 +231,26 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     assert tests["difference"] == pytest.approx(found.difference)
     text = next(tables(report)).render()
     assert "±" in text and "seeds" in text
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "zh", "char", "none", "ja-mecab"])
+def test_an_unknown_word_is_one_token(tokenize):
+    """As a word that is in no reference: 13a, for one, would make three tokens of <unk>."""
+    reference = ["ein Hund sieht den kleinen Mann am Tor ."]
+    with_unknown, with_other = ([f"ein Hund sieht den {word} Mann am Tor ."] for word in ("<unk>", "ю"))
+    for key in ("bleu", "chrf", "ter", "ribes"):
+        scorer = metrics.Scorer(key, [reference], tokenize)
+        assert scorer.corpus(with_unknown) == pytest.approx(scorer.corpus(with_other)), key
+    assert metrics.distinct_1(with_unknown, tokenize) == metrics.distinct_1(with_other, tokenize)
+    own = metrics.Scorer("bleu", [with_unknown], tokenize)  # such as a reference with its rare words replaced
+    assert own.corpus(with_unknown) == pytest.approx(100) and own.length(with_other) == pytest.approx(100)
+
+
+def test_a_report_counts_unknown_words():
+    runs = [Translations("", ["ein <unk> sieht <unk>"] * 20, []), Translations("", ["ein Hund sieht <unk>"] * 20, [])]
+    report = evaluate([System("a", runs)], [["ein Hund sieht es"] * 20], Options(metrics=["bleu"]))
+    assert report["systems"][0]["unknown"] == 30
+    assert any("a 30" in note for note in next(tables(report)).notes)
 
 
 def test_identical_systems_do_not_differ():

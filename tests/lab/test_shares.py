@@ -88,7 +88,7 @@ def test_intervals_of_a_property():
     assert [i["groups"] for i in of_groups["intervals"]] == [4, 7], "one is in both"
     assert "(" not in str(by_table("chrF", of_groups).rows), "too few groups for intervals, although not sentences"
     table = by_table("chrF", found)
-    assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
+    assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 4
     assert all("(" in cell for row in table.rows[1:] for cell in row[1:])
 
 
@@ -98,7 +98,7 @@ def test_the_interval_of_a_share_is_that_of_the_draws():
     gains[:5] = -0.1
     shares = np.random.default_rng(1).permutation(np.linspace(0.2, 0.8, 200))
     drawn = {"base": np.full(200, 20.0), "S": 20 + gains, "S.linear": 20 + gains * shares}
-    difference = SimpleNamespace(difference=1.0, low=0.4, high=1.6)
+    difference = SimpleNamespace(estimate=[1.0, 0.4, 1.6, 0.01])
     resampled = SimpleNamespace(
         score={"base": 20.0, "S": 21.0, "S.linear": 20.5},
         scores=drawn,
@@ -147,6 +147,15 @@ def test_a_loss_has_no_share_and_is_not_called_a_gain():
     assert row["gain"][2] < 0 and row["controls"]["linear"]["kept"] is None
     notes = share_table("BLEU", [row], "test", 30).notes
     assert "no share is given of a loss" in notes and not any("gain that may be 0" in note for note in notes)
+
+
+def test_a_control_that_does_harm_is_named():
+    """The parse gains nothing, and looks useful beside a control that loses."""
+    shares = {"base": 0.3, "S": 0.3, "S_linear": 0.6, "S_shuffled": 0.1}
+    rows = measure(Resampled(Scorer("bleu", [REFERENCES]), runs(**shares), 100), "base", ["linear", "shuffled"])
+    assert rows[0]["controls"]["linear"]["syntax"][1] > 0
+    notes = [note for note in share_table("BLEU", rows, "test", 30).notes if "worse than the baseline" in note]
+    assert len(notes) == 1 and "S.linear" in notes[0] and "S.shuffled" not in notes[0]
 
 
 @pytest.mark.parametrize("groups", [None, [str(number // 2) for number in range(30)]])

@@ -9,12 +9,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
+from scipy import stats
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring import intervals
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.report import Options, System, evaluate
-from fairseq_syntax.lab.scoring.significance import BLOCK, Difference, Resampled, randomization_test
+from fairseq_syntax.lab.scoring.significance import (
+    BLOCK,
+    Difference,
+    Resampled,
+    randomization_test,
+    seed_test,
+    sentence_tests,
+)
 from tools.coverage import Mean, alike
 
 WORDS = list("abcdefghijklm")
@@ -57,6 +66,17 @@ def test_a_draw_of_groups_is_the_score_of_all_their_sentences():
         assert resampled.scores["a"][k] == pytest.approx(expected)
 
 
+def test_the_mean_of_test_sets_draws_the_same_sentences_in_each():
+    """Of a metric that is a mean, it is that of the sentences' means; systems that a part lacks are left out."""
+    rng = np.random.default_rng(7)
+    first, second = ({name: rng.normal(size=(1, 40)) for name in names} for names in (("a", "b", "c"), ("a", "b")))
+    parts = [Resampled(Mean(), {n: of.tolist() for n, of in part.items()}, 200) for part in (first, second)]
+    of_mean = Resampled(Mean(), {n: ((first[n] + second[n]) / 2).tolist() for n in second}, 200)
+    whole = Resampled.mean(parts)
+    assert list(whole.score) == ["a", "b"] and whole.score == pytest.approx(of_mean.score)
+    np.testing.assert_allclose(whole.scores["a"], of_mean.scores["a"])
+
+
 def test_groups_of_one_sentence_are_sentences():
     systems, groups = {"a": [noisy(0.3, 1)], "b": [noisy(0.2, 2)]}, [str(number) for number in range(30)]
     for subset in (None, [1, 4, 5, 9, 20, 22]):
@@ -80,7 +100,7 @@ def test_interval_and_p_are_those_of_all_samples_of_five_sentences():
     ways = [math.factorial(5) / math.prod(map(math.factorial, Counter(chosen).values())) for chosen in samples]
     chances, observed = np.array(ways) / 5**5, gain(range(5))
     mean = float(gains @ chances)
-    expected = chances[abs(gains - mean) >= abs(observed)].sum()
+    expected = chances[abs(gains - observed) >= abs(observed)].sum()
     found = Resampled(Scorer("bleu", [refs]), {"a": [base], "b": [ours]}, 8000).difference("b", "a")
     assert found.difference == pytest.approx(observed)
     assert 0.05 < expected < 0.95 and found.p == pytest.approx(expected, abs=0.02)
@@ -88,6 +108,41 @@ def test_interval_and_p_are_those_of_all_samples_of_five_sentences():
     for bound, share in ((found.low, 0.025), (found.high, 0.975)):
         below, up_to = (chances[gains < bound + shift].sum() for shift in (-1e-6, 1e-6))
         assert below - 0.006 < share < up_to + 0.006
+
+
+def test_p_of_a_metric_of_few_values_does_not_depend_on_which_sentences_differ():
+    """Of 100 sentences, one system translates four exactly, the other none: a draw has 0, 4 or 8 of them, or others."""
+    by_hand = stats.binom.pmf(0, 100, 0.04) + stats.binom.sf(7, 100, 0.04)
+    scorer = Scorer("exact", [["right"] * 100])
+    wrong = ["wrong"] * 100
+    for start in range(0, 100, 10):
+        better = ["right" if start <= line < start + 4 else "wrong" for line in range(100)]
+        found = Resampled(scorer, {"a": [wrong], "b": [better]}, 2000).difference("b", "a")
+        assert found.p == pytest.approx(by_hand, abs=0.02) and found.p > 0.05
+
+
+def test_equal_differences_have_no_variance_to_test():
+    base = np.array([10.0, 20.0, 30.0])
+    assert sentence_tests(base, base + 0.1)["t_test"] is None
+    assert sentence_tests(base[:1], base[:1] + 1)["t_test"] is None
+    assert seed_test([1.0, 1.0 + 1e-15], [2.0, 2.0]) is None, "equal up to rounding"
+    assert sentence_tests(base, base + np.array([1.0, 1.0, 2.0]))["t_test"] is not None
+
+
+def test_a_table_marks_what_survives_holms_correction_of_all_its_tests():
+    by_rank = [0.009, 0.012, 0.03, 0.02]  # times 5, 4, 2, 3 of five tests, made non-decreasing
+    rows = [["a", [1.0, 0.5, 1.5, by_rank[0]], None], ["b", *([1.0, 0.5, 1.5, p] for p in by_rank[1:3])]]
+    rows += [["c", [1.0, 0.5, 1.5, by_rank[3]], [-1.0, -2.0, 0.5, 0.6]], ["few", [1.0], [1.0, 0.5, 1.5]]]
+    texts, notes = intervals.cells(rows, missing="not run")
+    marked = [[cell.endswith("*") for cell in row[1:]] for row in texts]
+    assert marked == [[True, False], [True, False], [False, False], [False, False]]
+    assert texts[0][1:] == ["+1.00 (+0.50 to +1.50)*", "not run"] and texts[3] == [
+        "few",
+        "+1.00",
+        "+1.00 (+0.50 to +1.50)",
+    ]
+    assert len(notes) == 1 and " 5 tests" in notes[0]
+    assert intervals.cells([["few", [1.0]]])[1] == []
 
 
 def test_the_variance_of_a_mean_over_groups_of_unequal_sizes():

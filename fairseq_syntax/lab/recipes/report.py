@@ -27,11 +27,11 @@ from fairseq_syntax.runtime.files import atomic_open, make_folder
 OTHER_LENGTH = 3  # percent of the references' tokens; in BLEU's brevity penalty, about as many percent of the score
 _SHARES = """\
 Gain is a system's score less that of {baseline}. A control is the same system, trained and tested on parses that have \
-the form of the real ones and less, or nothing, of their syntax. What a system gains with a control, it does not owe \
-to the syntax that the control leaves out; syntax is the score with the parse less the score with the control. \
-Intervals hold 95 % of {draws} bootstrap draws over {over} and, where there are several, seeds: those from two or \
-three seeds are too narrow where seeds differ by far more than sentences. No correction is made for the number of \
-comparisons, and all share the runs of {baseline}."""
+the form of the real ones and less, or nothing, of their syntax. What a system gains with a control can be had without \
+the syntax that the control lacks. If the system loses with a control, the parse − control contains this loss, and \
+does not measure syntax alone. Intervals hold 95 % of {draws} bootstrap draws over {over} and, where there are \
+several, seeds: those from two or three seeds are too narrow where seeds differ by far more than sentences. All share \
+the runs of {baseline}."""
 
 
 @dataclass
@@ -112,9 +112,9 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
         if (shares := scores.get("shares")) is None:
             continue
         gains, by = share_tables(scores, str(table))
-        yield Section(f"How much of each gain is syntax: {table}", gains[:1])
+        yield Section(f"The parse and controls: {table}", gains[:1])
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"], over=units_drawn(scores))
-        yield Section(f"{table}: gains with controls", [*gains[1:], *by, how], rest=True)
+        yield Section(f"{table}: the parse and controls, further tables", [*gains[1:], *by, how], rest=True)
     for table, scores in results.reports.items():
         yield Section(str(table), list(tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}

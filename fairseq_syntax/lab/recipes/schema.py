@@ -241,7 +241,7 @@ class Translate(Section):
 
 
 class Shares(Section):
-    """How much of each gain is due to syntax: SYSTEM is compared with SYSTEM.CONTROL, trained on a control parse."""
+    """Gains with control parses: SYSTEM is compared with SYSTEM.CONTROL, trained on a control parse."""
 
     controls: list[str] = _key(..., "names of the controls", min_length=1)
     by: list[str] = _key([], "also by intervals of these properties of the parse")
@@ -283,7 +283,7 @@ class Score(Section):
     lines: dict[Name, str] = _key(
         {}, "also score subsets: name and file, whose non-empty lines select; {test} stands for the test set"
     )
-    shares: Shares | None = _key(None, "how much of each gain is due to syntax")
+    shares: Shares | None = _key(None, "gains with control parses")
     trees: list[str] = _key([], "systems whose predicted trees are compared with the parse (UAS)")
     perplexity: bool = _key(False, "report the final validation perplexity")
     values: dict[str, Value] = _key({}, "further numbers of each run, from JSON files of commands")

@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.metrics import Scorer, with_unknown_words
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
 from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table, corrected, number, p_value
@@ -45,7 +45,8 @@ def by_length(
     """
     scorer = Scorer("bleu", references, tokenize, lowercase)
     tokenizer = BLEU(tokenize=tokenize).tokenizer
-    lengths = np.array([len(tokenizer(line).split()) for line in (references[0] if sources is None else sources)])
+    of_lines = with_unknown_words(references[0] if sources is None else sources)
+    lengths = np.array([len(tokenizer(line).split()) for line in of_lines])
     # An empty line belongs to no interval; it is counted in the first.
     bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
     buckets = []

@@ -27,6 +27,14 @@ from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.ribes import sentence_ribes
 
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
+UNKNOWN = "<unk>"  # a word that is not in a model's vocabulary, as fairseq prints it
+# In its place, the metrics see a letter that no text has and no tokenizer splits; 13a would make "< unk >" of it.
+_UNKNOWN_LETTER = "\ua66e"
+
+
+def with_unknown_words(lines: Sequence[str]) -> list[str]:
+    """The lines with a letter in place of each ``<unk>``, which all metrics then count as one token."""
+    return [line.replace(UNKNOWN, _UNKNOWN_LETTER) for line in lines]
 
 
 class MeanMetric(Metric):
@@ -76,7 +84,7 @@ class MeanMetric(Metric):
 
 
 class Scorer:
-    """A metric with fixed references; the statistics of each run are extracted only once.
+    """A metric with fixed references; the statistics of each run are extracted only once. ``<unk>`` is one token.
 
     Args:
         key: one of :data:`METRICS`
@@ -96,6 +104,7 @@ class Scorer:
     ) -> None:
         self.name = METRICS[key]
         self.higher_is_better = self.name not in LOWER_IS_BETTER
+        references = [with_unknown_words(lines) for lines in references]
         with _tokenizer_loaded(tokenize):
             self.metric, sentence_metric = _build(key, references, tokenize, lowercase)
         self._sentence_metric = sentence_metric or self.metric
@@ -105,7 +114,7 @@ class Scorer:
         def remember(hypotheses: Sequence[str], references: Sequence[Sequence[str]] | None = None) -> list:
             run = tuple(hypotheses)
             if run not in self._statistics:
-                self._statistics[run] = extract(run, references)
+                self._statistics[run] = extract(with_unknown_words(run), references)
             return self._statistics[run]
 
         # TER and chrF take seconds for thousands of sentences, and the tests need them repeatedly.
@@ -186,7 +195,7 @@ def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
     """The number of distinct unigrams divided by all generated tokens (Li et al. 2016); 0 for no tokens."""
     with _tokenizer_loaded(tokenize):
         tokenizer = BLEU(tokenize=tokenize).tokenizer
-    tokens = [token for line in hypotheses for token in tokenizer(line.rstrip()).split()]
+    tokens = [token for line in with_unknown_words(hypotheses) for token in tokenizer(line.rstrip()).split()]
     return len(set(tokens)) / len(tokens) if tokens else 0.0
 
 
@@ -201,7 +210,7 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, str(number)) for number in range(1 + len(references))]
-        for path, lines in zip(paths, [hypotheses, *references]):
+        for path, lines in zip(paths, map(with_unknown_words, [hypotheses, *references])):
             Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         try:
             command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]

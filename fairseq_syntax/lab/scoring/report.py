@@ -18,7 +18,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError, meant, quoted
 from fairseq_syntax.lab.scoring.by_property import by_length, by_syntax, length_table, syntax_tables
-from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
+from fairseq_syntax.lab.scoring.metrics import UNKNOWN, Scorer, beer, distinct_1
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
@@ -131,11 +131,11 @@ def evaluate(
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
-        ``scores``, ``mean``, ``sd``, ``length`` by BLEU's tokens in percent of the references'; but for the baseline
-        ``tests`` by metric: ``difference``, ``bootstrap`` with ``low``, ``high`` and ``p``, ``detectable``, ``runs``
-        with the randomization test of each pair, ``t_test``, ``ks``, ``seeds``, and ``holm`` with each test's p
-        corrected for all comparisons of a metric), ``also_against`` (by baseline and system the same tests),
-        ``by_length``, ``by_syntax``, ``shares``
+        ``scores``, ``mean``, ``sd``, ``length`` by BLEU's tokens in percent of the references', ``unknown``, the mean
+        number of ``<unk>`` in a run; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
+        ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with the randomization test of each pair, ``t_test``,
+        ``ks``, ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against``
+        (by baseline and system the same tests), ``by_length``, ``by_syntax``, ``shares``
 
     Raises:
         SyntaxDataError: line counts differ, a name occurs twice, or the baseline does not exist
@@ -206,6 +206,7 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
         "name": system.name,
         "runs": runs,
         "length": float(np.mean(lengths)) if lengths else None,
+        "unknown": float(np.mean([sum(line.count(UNKNOWN) for line in run.lines) for run in system.runs])),
         "mean": {name: float(np.mean(values)) for name, values in columns.items()},
         # the sample standard deviation over seeds, which one seed does not have
         "sd": {name: float(np.std(values, ddof=1)) if len(values) > 1 else None for name, values in columns.items()},
@@ -315,6 +316,8 @@ def _score_table(report: Mapping[str, Any]) -> Table:
         for row, length in zip(rows, lengths):
             row.append(f"{length:.1f} %")
         notes.append("length: BLEU's tokens in percent of the references', which BLEU's brevity penalty depends on")
+    unknown = [f"{one['name']} {one['unknown']:,.0f}" for one in report["systems"] if one.get("unknown")]
+    notes += [f"{UNKNOWN}, which counts as one token: {', '.join(unknown)}"] if unknown else []
     notes += [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
     in_groups = f" in {report['groups']} groups" if "groups" in report else ""
     return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)

@@ -1,13 +1,17 @@
-"""The share of a system's gain that is due to syntax, from its gains with the parse and with control parses.
+"""Gains of a system with the parse and with control parses, and the share of a gain that a control keeps.
 
-A control parse has the form of a parse but less syntax, or none (:mod:`fairseq_syntax.lab.controls`). A gain over the
-baseline with a control parse is not due to the missing syntax, but to parameters, to an additional objective, or to a
-bias towards neighbours. For a system S, the same system S.c trained and tested on the control c, and a baseline B::
+A control parse has the form of a parse but less syntax, or none (:mod:`fairseq_syntax.lab.controls`). For a system S,
+the same system S.c trained and tested on the control c, and a baseline B::
 
-    gain          = score(S) − score(B)
-    gain with c   = score(S.c) − score(B)
-    syntax        = score(S) − score(S.c)
-    kept with c   = gain with c / gain       the share of the gain that does not need syntax
+    gain             = score(S) − score(B)
+    gain with c      = score(S.c) − score(B)
+    parse − control  = score(S) − score(S.c)      ``syntax`` in reports
+    kept with c      = gain with c / gain
+
+What a system gains with a control can be had without the syntax that the control lacks: by parameters, an additional
+objective, or a bias towards neighbours (Pham, Macháček and Bojar 2019, Promoting the Knowledge of Source Syntax in
+Transformer NMT Is Not Needed). The difference between parse and control measures the syntax only if the control does no
+harm: one that loses against the baseline makes any parse look useful.
 
 Intervals are those of :class:`fairseq_syntax.lab.scoring.significance.Resampled`, over sentences and seeds.
 """
@@ -21,6 +25,7 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.scoring.by_property import Runs, by_property
+from fairseq_syntax.lab.scoring.intervals import Estimate, cells, if_enough
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds
@@ -41,12 +46,12 @@ def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> lis
 
     Returns:
         for each system that is not a control: ``system``, ``seeds``, ``gain``, and ``controls`` by name with ``seeds``,
-        ``gain``, ``syntax`` and ``kept`` (None unless the gain's interval is above 0). Values are [value, low, high].
+        ``gain``, ``syntax`` and ``kept`` (None unless the gain's interval is above 0). Gains and ``syntax`` are
+        estimates with p (:mod:`.intervals`), ``kept`` is [value, low, high].
     """
 
     def less(system: str, other: str) -> list[float]:
-        found = resampled.difference(system, other)
-        return [found.difference, found.low, found.high]
+        return resampled.difference(system, other).estimate
 
     seeds = {name: len(scores) for name, scores in resampled.of_seeds.items()}
     rows = []
@@ -136,12 +141,6 @@ def units_drawn(report: Mapping[str, Any]) -> str:
     return "groups" if "groups" in report else "sentences"
 
 
-def signed(figures: Sequence[float], count: int) -> str:
-    """A signed value with its 95 % interval, ``+1.26 (+0.60 to +1.92)``; alone if it is of too few sentences."""
-    value, low, high = figures
-    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})" if count >= LEAST_SENTENCES else f"{value:+.2f}"
-
-
 def tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list[Table]]:
     """The tables of a report's ``shares`` by metric, whose titles end in ``of``, and by metric and property."""
     found, count, over = report["shares"], drawn_from(report), units_drawn(report)
@@ -170,31 +169,39 @@ def share_table(
         over: what the bootstrap draws (:func:`units_drawn`)
         baseline: the number of the baseline's seeds, by its name
     """
-    body = []
+    body: list[list[str | Estimate]] = []
     seeds = {**(baseline or {}), **{row["system"]: row["seeds"] for row in rows}}
     without: set[str] = set()  # the kinds of gains that have no share
+    harmful: list[str] = []  # controls that lose
     for row in rows:
-        first = [row["system"], signed(row["gain"], count)]
+        first: list[str | Estimate] = [row["system"], if_enough(row["gain"], count)]
         if not row["controls"]:
             body.append([*first, "", "", "", ""])
         for control, share in row["controls"].items():
             value, low, high = (f"{100 * figure:.0f}" for figure in share["kept"] or [0, 0, 0])
             kept = f"{value} % ({low} to {high})" if share["kept"] and count >= LEAST_SENTENCES else ""
-            gain, syntax = (signed(share[name], count) for name in ("gain", "syntax"))
+            gain, syntax = (if_enough(share[name], count) for name in ("gain", "syntax"))
             body.append([*first, control, gain, syntax, kept])
             first = ["", ""]
-            seeds[f"{row['system']}.{control}"] = share["seeds"]
+            twin = f"{row['system']}.{control}"
+            seeds[twin] = share["seeds"]
+            if share["gain"][2] < 0:
+                harmful.append(twin)
             if not kept:
                 without.add("loss" if row["gain"][2] < 0 else "gain that may be 0")
-    header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
+    header = ["system", f"gain, {metric}", "control", "gain with it", "parse − control", "kept with it"]
     notes = [INTERVALS.format(over)]
     if count < LEAST_SENTENCES:
         notes.append(TOO_FEW)
     else:
         notes += [f"no share is given of a {kind}" for kind in sorted(without)]
+    if harmful and count >= LEAST_SENTENCES:
+        harm = "worse than the baseline, so that the parse − control does not measure syntax alone"
+        notes.append(f"{harm}: {', '.join(harmful)}")
     if lone := [name for name, count in seeds.items() if count == 1]:
         notes.append(f"one seed of {', '.join(lone)}: the intervals say nothing of other seeds")
-    return Table(title, header, body, notes)
+    texts, marked = cells(body)
+    return Table(title, header, texts, [*marked, *notes])
 
 
 def by_table(metric: str, part: Mapping[str, Any], over: str = "sentences") -> Table | None:
@@ -206,19 +213,21 @@ def by_table(metric: str, part: Mapping[str, Any], over: str = "sentences") -> T
     intervals = part["intervals"]
     counts = list(map(drawn_from, intervals))
     header = ["", *(interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals)]
-    rows = [["sentences", *(str(interval["sentences"]) for interval in intervals)]]
+    rows: list[list[str | Estimate]] = [["sentences", *(str(interval["sentences"]) for interval in intervals)]]
 
-    def add(name: str, figures: Sequence[Sequence[float]]) -> None:
-        rows.append([name, *map(signed, figures, counts)])
+    def add(name: str, estimates: Sequence[Estimate]) -> None:
+        rows.append([name, *map(if_enough, estimates, counts)])
 
     for of_system in zip(*(interval["rows"] for interval in intervals)):
         name = of_system[0]["system"]
         add(f"{name}, gain", [row["gain"] for row in of_system])
         for control in of_system[0]["controls"]:
-            add(f"{name}, syntax against {control}", [row["controls"][control]["syntax"] for row in of_system])
+            add(f"{name}.{control}, gain", [row["controls"][control]["gain"] for row in of_system])
+            add(f"{name} − {name}.{control}", [row["controls"][control]["syntax"] for row in of_system])
     if len(rows) == 1:
         return None
-    notes = [INTERVALS.format(over)]
+    texts, marked = cells(rows)
+    notes = [*marked, INTERVALS.format(over)]
     if min(counts) < LEAST_SENTENCES:
         notes.append(TOO_FEW)
-    return Table(f"{metric} by {part['property']}", header, rows, notes)
+    return Table(f"{metric} by {part['property']}", header, texts, notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,17 +60,17 @@ def sentence_tests(baseline: np.ndarray, system: np.ndarray) -> dict[str, float 
     """The LDD paper's two tests over the sentence scores [N] of the same N sentences.
 
     Returns:
-        ``t_test``: p of the paired two-sided t-test; 1 if no sentence differs, None for a single sentence that differs
+        ``t_test``: p of the paired two-sided t-test; 1 if no sentence differs, None if all differ by the same amount,
+        so that their variance is unknown
         ``ks``: p of the two-sample Kolmogorov-Smirnov test
     """
     from scipy import stats  # imported here and below because it takes seconds
 
     system = np.where(np.abs(system - baseline) < ROUNDING, baseline, system)
-    t_test = None if (system != baseline).any() else 1.0
-    if t_test is None and len(system) > 1:
-        with warnings.catch_warnings():  # SciPy warns if all sentences differ by the same amount; p is then nearly 0
-            warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
-            t_test = float(stats.ttest_rel(system, baseline).pvalue)
+    differences = system - baseline
+    t_test = None if differences.any() else 1.0
+    if np.ptp(differences) > ROUNDING:
+        t_test = float(stats.ttest_rel(system, baseline).pvalue)
     return {"t_test": t_test, "ks": float(stats.ks_2samp(system, baseline).pvalue)}
 
 
@@ -81,7 +80,7 @@ def seed_test(baseline: Sequence[float] | np.ndarray, system: Sequence[float] | 
     None if either system has fewer than two seeds, or if neither system's seeds differ, so that their variance is
     unknown.
     """
-    if min(len(baseline), len(system)) < 2 or np.ptp(baseline) == np.ptp(system) == 0:
+    if min(len(baseline), len(system)) < 2 or max(np.ptp(baseline), np.ptp(system)) < ROUNDING:
         return None
     from scipy import stats
 
@@ -95,8 +94,10 @@ class Difference:
     Attributes:
         difference: system minus baseline
         low, high: its 95 % interval, as percentiles of the draws
-        p: two-sided; the proportion of draws that are at least as far from the draws' mean as the difference is from 0,
-            with 1 added to numerator and denominator, as in sacrebleu's tests
+        p: two-sided; the proportion of draws that are at least as far from the difference as the difference is from 0,
+            with 1 added to numerator and denominator, as in sacrebleu's tests. (Sacrebleu measures from the mean of the
+            draws. Where a metric has few values, such as the share of exact translations, p would then depend on which
+            side of a value this mean happens to be.)
         detectable: the minimal detectable difference, which a test at the 5 % level finds with a probability of 80 %:
             (1.96 + 0.84) standard errors
     """
@@ -110,8 +111,13 @@ class Difference:
     @classmethod
     def of(cls, difference: float, drawn: np.ndarray) -> Difference:
         """Build from the differences in the draws [R]."""
-        p = _p_value(np.abs(drawn - drawn.mean()), abs(difference))
+        p = _p_value(np.abs(drawn - difference), abs(difference))
         return cls(difference, *bounds(drawn), p, POWER * float(drawn.std(ddof=1)))
+
+    @property
+    def estimate(self) -> list[float]:
+        """``[difference, low, high, p, detectable]``, as tables take it (:mod:`.intervals`)."""
+        return [self.difference, self.low, self.high, self.p, self.detectable]
 
 
 def bounds(drawn: np.ndarray) -> tuple[float, float]:
@@ -186,6 +192,22 @@ class Resampled:
                     rng = np.random.default_rng([seed, *name.encode()])
                     others = whole[rng.integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
                     self.scores[name] += math.sqrt(1 - of_sentences / variance) * others
+
+    @classmethod
+    def mean(cls, parts: Sequence[Resampled]) -> Resampled:
+        """The mean over several test sets, such as translations of one text, of the systems that all parts have.
+
+        If the parts have the same sentences or groups, number of draws and seed, a draw takes the same ones in all.
+        ``of_seeds`` has the means over the parts of as many seeds as each part has.
+        """
+        whole = cls.__new__(cls)
+        names = [name for name in parts[0].score if all(name in part.score for part in parts)]
+        fewest = {name: min(len(part.of_seeds[name]) for part in parts) for name in names}
+        whole.of_seeds = {n: np.mean([part.of_seeds[n][: fewest[n]] for part in parts], axis=0) for n in names}
+        whole.score = {name: float(np.mean([part.score[name] for part in parts])) for name in names}
+        drawn = [name for name in names if name in parts[0].scores]
+        whole.scores = {name: np.mean([part.scores[name] for part in parts], axis=0) for name in drawn}
+        return whole
 
     def difference(self, system: str, other: str) -> Difference:
         """``score(system) - score(other)``."""
