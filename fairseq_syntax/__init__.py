@@ -4,7 +4,9 @@ Importing this package has no side effects unless fairseq has been imported alre
 registers the task, models and criteria. Other programs that load models call :func:`register`.
 """
 
+import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +36,27 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_MODULES[name]), name)
 
 
-@cache
-def register() -> None:
-    """Register the task, models, criteria and checkpoint types with fairseq, and extend fairseq-preprocess.
+def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()) -> None:
+    """Register the task, models, criteria and checkpoint types with fairseq, extend fairseq-preprocess, load plugins.
 
-    A second call changes nothing.
+    A second call only loads further plugins.
+
+    Args:
+        user_dir: folders of plugins to import, besides those of the environment variable FAIRSEQ_SYNTAX_USER_DIR and
+            the installed ones
+
+    Raises:
+        SyntaxDataError: a folder does not exist, or its import fails
     """
+    from fairseq_syntax import plugins
+
+    _register()
+    _load_plugins()  # by themselves, since a plugin may call this function
+    plugins.load_folders(plugins.as_folders(user_dir))
+
+
+@cache
+def _register() -> None:
     from fairseq_syntax import compat
     from fairseq_syntax.runtime.faults import report_in_fairseq
 
@@ -50,6 +67,15 @@ def register() -> None:
         from fairseq_syntax.data import preprocess_hook
 
         preprocess_hook.install()
+
+
+@cache
+def _load_plugins() -> None:
+    from fairseq_syntax import plugins
+
+    plugins.note_folders()
+    plugins.load_installed()
+    plugins.load_named()
 
 
 if "fairseq" in sys.modules:

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     module = modules[args.subcommand]
     try:
         if module.COMMAND.needs_fairseq:
-            register()
+            register(getattr(args, "user_dir", ()))
             fairseq_log.setLevel(logging.WARNING)
             # PyTorch warns of fairseq's masks, of which one is boolean and the other is not.
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask", UserWarning)

@@ -42,6 +42,12 @@ OUTPUT_FOLDER = Option("--output DIR", "output folder", required=True)
 MODEL_DIR = Option("--model-dir DIR", "folder of the parser's models")
 DATA = Option("--data DIR", "the binarized data (default: what the model was trained on)")
 DEVICE = Option("--device", "device of the model (default: cuda if available)", choices=("cpu", "cuda"))
+USER_DIR = Option(
+    "--user-dir FOLDER",
+    "import your own plugin from this folder first; may be repeated",
+    action="append",
+    default=[],
+)
 BASELINE = Option("--baseline NAME", "baseline system (default: the first)")
 BEAM = Option("--beam", "beam size", type=positive, default=USUAL_BEAM)
 TOKENIZE = Option(
@@ -132,4 +138,4 @@ MISSING_PARSE = Choice(
     "--missing-parse", "text that cannot be parsed: an error, or translated without a parse", "error", "neutral"
 )
 # For :func:`.options.translator_options`.
-TRANSLATOR = (DATA, *source_parser("parser for raw text, or none"), batch_size(), DEVICE)
+TRANSLATOR = (DATA, *source_parser("parser for raw text, or none"), batch_size(), DEVICE, USER_DIR)

@@ -18,7 +18,17 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.arguments import BASELINE, DATA, DEVICE, REPORT, SEVERAL, models, positive, source_parser
+from fairseq_syntax.cli.arguments import (
+    BASELINE,
+    DATA,
+    DEVICE,
+    REPORT,
+    SEVERAL,
+    USER_DIR,
+    models,
+    positive,
+    source_parser,
+)
 from fairseq_syntax.cli.command import Choice, Command, Flag, Group, Option
 from fairseq_syntax.cli.options import print_report, refuse
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
@@ -67,6 +77,7 @@ ARGUMENTS = [
     ),
     Option("--max-tokens", "maximum number of tokens per batch", type=positive, default=4000),
     DEVICE,
+    USER_DIR,
     Option("--write-scores DIR", "write each system's scores to DIR/NAME.scores"),
     *REPORT,
 ]

@@ -10,7 +10,7 @@ models that are plain Transformers at inference; label embeddings become source 
 from argparse import Namespace
 from shlex import quote
 
-from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, OUTPUT_FOLDER
+from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, OUTPUT_FOLDER, USER_DIR
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
@@ -21,6 +21,7 @@ ARGUMENTS = [
     OUTPUT_FOLDER,
     Option("--quantization", "quantization of CTranslate2's weights (default: none, float32)", choices=QUANTIZATIONS),
     DATA,
+    USER_DIR,
     Option("--source-tag TAG", "for multi-task models: the tag that requests a translation", default=""),
 ]
 COMMAND = Command(__doc__, "use", ARGUMENTS, step=4, needs_fairseq=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL
+from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL, USER_DIR
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.start import systems
@@ -25,8 +25,8 @@ from fairseq_syntax.runtime.files import atomic_open, check_output
 
 def _add_system(parser: Any) -> None:
     names = sorted(systems())
-    about = f"beside the plain Transformer: {', '.join(names)} (default: pascal)"
-    Option("--system NAME", about, **SEVERAL, choices=names)(parser)
+    about = f"beside the plain Transformer: {', '.join(names)}, or one of a plugin (default: pascal)"
+    Option("--system NAME", about, **SEVERAL)(parser)
 
 
 ARGUMENTS: list[Callable[[Any], None]] = [
@@ -35,6 +35,7 @@ ARGUMENTS: list[Callable[[Any], None]] = [
     Option("--valid FILE", "the validation data", **SEVERAL, required=True),
     Option("--test [NAME=]FILE", "the test sets", **SEVERAL, required=True),
     _add_system,
+    USER_DIR,
     Option("--model-dir DIR", "models of the source parser (default: Stanza's own)"),
     Option("--output FILE", "recipe to write", default="recipe.yaml"),
 ]
@@ -54,7 +55,8 @@ def main(args: Namespace) -> None:
         raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     langs = args.source_lang, args.target_lang
     chosen = list(dict.fromkeys(args.system or ["pascal"]))
-    text = first_recipe(path, *langs, args.train, args.valid, named_splits(args.test), chosen, args.model_dir)
+    splits = args.train, args.valid, named_splits(args.test)
+    text = first_recipe(path, *langs, *splits, chosen, args.model_dir, args.user_dir)
     with atomic_open(path) as file:
         file.write(text)
     recipe = load(path)  # errors should be found here rather than by `run`

@@ -52,6 +52,12 @@ ARGUMENTS = [
     Option("--data DIR", "folder with the files of the corpus (corpus.data)"),
     Option("--model-dir DIR", "models of the source's parser (parse.source.models), or else of the target's"),
     Option("--output DIR", "result folder (folder); with --smoke, DIR-smoke"),
+    Option(
+        "--user-dir FOLDER",
+        "import your own plugin from this folder, instead of the recipe's (user_dir); may be repeated",
+        action="append",
+        default=[],
+    ),
     Option("--set KEY=VALUE", "override keys, such as train.max-epoch=2", **PAIRS),
     Group(
         "a part of it",
@@ -80,10 +86,11 @@ def _translate_command(work: Work) -> str:
     source = work.plan.recipe.parse.source
     # a model that was trained on a control parse does not take the parse of a text
     real = [run for run in work.chosen if work.plan.recipe.systems[run.system].parse == "parse"]
-    trained = [shown(path) for path in map(work.plan.checkpoint, real) if path.exists()]
+    trained = [run for run in real if work.plan.checkpoint(run).exists()]
     if not trained or (source is not None and source.files is not None):
         return ""
-    words = ["fairseq-syntax", "translate", trained[-1], "--input", "FILE"]
+    words = ["fairseq-syntax", "translate", shown(work.plan.checkpoint(trained[-1])), "--input", "FILE"]
+    words += [word for folder in work.plan.plugins(trained[-1].system) for word in ("--user-dir", shown(folder))]
     if source is not None and source.models is not None:
         words += ["--model-dir", shown(work.plan.place(source.models))]
     return shlex.join(words)
@@ -129,6 +136,8 @@ def main(args: argparse.Namespace) -> int:
     for key, folder in folders.items():
         if folder is not None:
             changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)
+    if args.user_dir:
+        changes["user_dir"] = json.dumps([str(Path(one).absolute()) for one in args.user_dir], ensure_ascii=False)
     recipe = load(path, changes)
     if "kept" in changes and recipe.kept is None and "page" not in changes:
         recipe.page = None  # it shows the kept results

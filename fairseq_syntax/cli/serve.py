@@ -12,6 +12,7 @@ from fairseq_syntax.cli.arguments import (
     DATA,
     DEVICE,
     MISSING_PARSE,
+    USER_DIR,
     batch_size,
     models,
     positive,
@@ -39,6 +40,7 @@ ARGUMENTS = [
     Option("--examples FILE", "up to twelve sentences for the page (default: from the first model's data)"),
     DATA,
     DEVICE,
+    USER_DIR,
     Group(
         "parser",
         *source_parser("parser for text and tokens; none: accept only CoNLL-U"),

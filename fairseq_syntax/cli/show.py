@@ -9,7 +9,7 @@ page, or as heat maps of one sentence by the first model (.png, .svg, .pdf).
 
 from argparse import Namespace
 
-from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, models, natural, sentences
+from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, USER_DIR, models, natural, sentences
 from fairseq_syntax.cli.command import Command, Group, Option
 from fairseq_syntax.cli.options import refuse, sentence_numbers
 from fairseq_syntax.corpus.conllu import read_conllu
@@ -27,6 +27,7 @@ ARGUMENTS = [
     Option("--gold FILE", "gold parses of the split, CoNLL-U"),
     BEAM,
     DEVICE,
+    USER_DIR,
     TOKENIZE,
     Group(
         "pictures",

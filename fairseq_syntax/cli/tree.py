@@ -13,7 +13,7 @@ from itertools import islice
 from shlex import quote
 from typing import Any
 
-from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, positive, probability
+from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, USER_DIR, positive, probability
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
 from fairseq_syntax.cli.options import is_stream, opened, read_sentences, refuse
 from fairseq_syntax.cli.parse import parser_options, tokenizer
@@ -29,6 +29,7 @@ ARGUMENTS = [
     Option("--output FILE", "CoNLL-U file to write (default: stdout)", default="-"),
     Option("--system NAME", "which system's head, if several have one"),
     DEVICE,
+    USER_DIR,
     Option("--batch-size PIECES", "pieces per batch", type=positive, default=4000),
     Group(
         "tokens and sentences",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import functools
 import os
 import time
 import zipfile
+from collections import ChainMap, defaultdict
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,26 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
+from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
 
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 
 def install() -> None:
-    """Make fairseq load what it saves, detect damage, write atomically, and let the task check resumed checkpoints."""
+    """Make fairseq load what it saves, detect damage, write atomically, and check plugins and resumed checkpoints."""
     _allow_types()
+    plugins.NAMED["arch"] = ChainMap(ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY)
+    plugins.NAMED["task"] = TASK_REGISTRY
     save, load = checkpoint_utils._torch_persistent_save, checkpoint_utils.load_checkpoint_to_cpu
-    go_on = Trainer.load_checkpoint
+    go_on, keep = Trainer.load_checkpoint, Trainer.save_checkpoint
 
     class WholeCopies(PathManager):
         """fairseq's file operations, with atomic copies.
@@ -66,14 +71,16 @@ def install() -> None:
 
     @functools.wraps(load)
     def load_checked(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Verify the archive's CRCs whenever fairseq reads a checkpoint, since PyTorch does not."""
+        """Verify the archive's CRCs, since PyTorch does not, and whether the model's names are known here."""
         local = PathManager.get_local_path(path)
         check_archive(local)
         try:
-            return load(path, *args, **kwargs)
+            state = load(path, *args, **kwargs)
         except Exception:
             load_mapped(local)  # explains the error if the file causes it
             raise
+        plugins.check_checkpoint(state, path)
+        return state
 
     @functools.wraps(go_on)
     def ask_the_task(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
@@ -86,10 +93,16 @@ def install() -> None:
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
         return go_on(self, filename, *args, **kwargs)
 
+    @functools.wraps(keep)
+    def save_plugins(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        """Record the plugins that are loaded in training."""
+        return keep(self, filename, {**extra_state, plugins.RECORD: plugins.record()})
+
     checkpoint_utils.PathManager = WholeCopies  # only in this module of fairseq
     checkpoint_utils._torch_persistent_save = save_from_the_start
     checkpoint_utils.load_checkpoint_to_cpu = load_checked
     Trainer.load_checkpoint = ask_the_task
+    Trainer.save_checkpoint = save_plugins
 
 
 def _allow_types() -> None:
@@ -103,7 +116,7 @@ def _allow_types() -> None:
     numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
     arrays: list[Any] = [np.ndarray, np.dtype, *numpy_names, np.dtypes.Int64DType, np.dtypes.Float64DType]
     options: list[Any] = [argparse.Namespace, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
-    plain: list[Any] = [dict, list, int, collections.defaultdict, _TensorPlaceholder]
+    plain: list[Any] = [dict, list, int, defaultdict, _TensorPlaceholder]
     torch.serialization.add_safe_globals([*arrays, *options, *plain])
 
 

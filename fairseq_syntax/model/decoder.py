@@ -9,6 +9,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
+from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import IncrementalState
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
@@ -34,6 +35,7 @@ class DecoderSystem(HeadSystem):
 
 DECODER_SYSTEMS: Registry[DecoderSystem] = Registry()
 register_decoder_system = DECODER_SYSTEMS.register  # by its name in --decoder-syntax
+plugins.NAMED["decoder_syntax"] = DECODER_SYSTEMS
 
 
 def build_decoder(

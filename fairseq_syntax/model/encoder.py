@@ -10,6 +10,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
+from fairseq_syntax import plugins
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
@@ -51,6 +52,7 @@ class EncoderSystem(HeadSystem):
 
 ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry()
 register_encoder_system = ENCODER_SYSTEMS.register  # by its name in --encoder-syntax
+plugins.NAMED["encoder_syntax"] = ENCODER_SYSTEMS
 
 
 REMEMBERED_NAMES.update({f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")})

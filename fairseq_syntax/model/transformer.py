@@ -21,8 +21,9 @@ from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
 from fairseq_syntax.model.heads import HeadSystem
 from fairseq_syntax.model.layers import needs_of
-from fairseq_syntax.model.options import add_options, check_task, read_options
+from fairseq_syntax.model.options import SystemConfig, add_options, check_task, option_name, read_options
 from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.plugins import check_names, named_by
 
 
 @register_model("syntax_transformer")
@@ -48,13 +49,21 @@ class SyntaxTransformerModel(TransformerModel):
             add_options(parser, config)
 
     @classmethod
+    def check_options(cls, args: Namespace) -> None:
+        """Raise SyntaxDataError if options name an unknown system, or an option of a system has an invalid value."""
+        check_systems(args)
+
+    @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:
         """Build the model; the systems read the task's label inventories."""
         syntax_architecture(args)
         if args.encoder_syntax or args.decoder_syntax:
             check_task(task)
-        encoder = _chosen("--encoder-syntax", args.encoder_syntax, ENCODER_SYSTEMS, args, task)
-        decoder = _chosen("--decoder-syntax", args.decoder_syntax, DECODER_SYSTEMS, args, task)
+        configs = check_systems(args)
+        encoder, decoder = (
+            {name: SYSTEMS[option][name](config, args, task) for name, config in configs[option].items()}
+            for option in SYSTEMS
+        )
         for side, systems in (("encoder", encoder), ("decoder", decoder)):
             if systems and getattr(args, f"{side}_layers_to_keep", None):
                 raise SyntaxDataError(
@@ -138,19 +147,25 @@ class SyntaxTransformerModel(TransformerModel):
         return logits, {**extra, "encoder_step": encoder_out["step"]}
 
 
-def _chosen(
-    option: str, text: str | None, registered: Mapping[str, Any], args: Namespace, task: SyntaxTask
-) -> dict[str, Any]:
-    """Build the systems that an option names, in its order."""
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    for name in names:
-        if name not in registered:
-            hint = f"one of {', '.join(sorted(registered))}"
-            raise SyntaxDataError(f"there is no system {name}", option=option, hint=hint)
-    if len(set(names)) < len(names):
-        raise SyntaxDataError(f"a system is named twice in {','.join(names)}", option=option)
-    chosen = {name: registered[name] for name in names}
-    return {name: system(read_options(system.config, args), args, task) for name, system in chosen.items()}
+# The options that name systems.
+SYSTEMS: dict[str, Mapping[str, Any]] = {"encoder_syntax": ENCODER_SYSTEMS, "decoder_syntax": DECODER_SYSTEMS}
+
+
+def check_systems(args: Namespace) -> dict[str, dict[str, SystemConfig]]:
+    """The systems that options name and their options, in order, by the option that names them.
+
+    Raises:
+        SyntaxDataError: there is no such system, one is named twice, or an option has an invalid value
+    """
+    values = {option: getattr(args, option, None) for option in SYSTEMS}
+    check_names(values)
+    configs = {}
+    for option, registered in SYSTEMS.items():
+        names = named_by(values[option])
+        if len(set(names)) < len(names):
+            raise SyntaxDataError(f"a system is named twice in {','.join(names)}", option=option_name(option))
+        configs[option] = {name: read_options(registered[name].config, args) for name in names}
+    return configs
 
 
 def syntax_architecture(args: Namespace) -> None:
@@ -175,7 +190,7 @@ def criterion_of(preset: Mapping[str, Any]) -> str:
     """The ``--criterion`` that trains the systems of a preset."""
     chosen = [
         registered[name].criterion
-        for option, registered in (("encoder_syntax", ENCODER_SYSTEMS), ("decoder_syntax", DECODER_SYSTEMS))
+        for option, registered in SYSTEMS.items()
         for name in preset.get(option, "").split(",")
         if name
     ]

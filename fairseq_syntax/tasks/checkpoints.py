@@ -20,9 +20,9 @@ from fairseq_syntax.data.directory import (
     segmentation_path,
 )
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.decoder import DECODER_SYSTEMS
-from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, SystemConfig, option_name
+from fairseq_syntax.model.transformer import SYSTEMS
+from fairseq_syntax.plugins import named_by
 from fairseq_syntax.runtime.files import fingerprint
 
 if TYPE_CHECKING:
@@ -50,9 +50,6 @@ ARCHITECTURE = (
 # Options that make several parameters one, into which fairseq loads one of them after the other. Without such an
 # option, a model that was trained with it is the same function.
 SHARING = "share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_proj", "tie_adaptive_weights"
-
-# The options that name a Transformer's systems.
-SYSTEMS: dict[str, Mapping[str, Any]] = {"encoder_syntax": ENCODER_SYSTEMS, "decoder_syntax": DECODER_SYSTEMS}
 
 
 class Vocabularies:
@@ -186,5 +183,4 @@ def _configs(options: Mapping[str, Any]) -> set[type[SystemConfig]]:
 
 def _systems(options: Mapping[str, Any], option: str) -> set[str]:
     """The names of a Transformer's systems in an option."""
-    names = {name.strip() for name in str(options.get(option) or "").split(",")}
-    return names & SYSTEMS[option].keys()
+    return set(named_by(options.get(option))) & SYSTEMS[option].keys()

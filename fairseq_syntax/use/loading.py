@@ -24,6 +24,7 @@ def load_models(
     *,
     task: Any = None,
     device: str | None = None,
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     **overrides: Any,
 ) -> tuple[list[Any], Any, Any]:
     """Load checkpoints of this package's task, or of fairseq's ``translation``, which this package's task replaces.
@@ -33,6 +34,7 @@ def load_models(
             a relative path is looked for in the current folder, then in the folders above the first checkpoint)
         task: the task to use (default: that of the first checkpoint)
         device: default: a GPU if available
+        user_dir: folders of plugins to import first
         overrides: new values for options stored in the checkpoints
 
     Returns:
@@ -40,9 +42,9 @@ def load_models(
 
     Raises:
         SyntaxDataError: a file is missing or not a fairseq checkpoint; its data are missing or differ from the training
-            data; a model has another task; or the device does not exist
+            data; a model has another task, or names of a plugin that is not loaded; or the device does not exist
     """
-    register()
+    register(user_dir)
     check_device(device)
     names = [os.fspath(path) for path in paths]
     for path in map(Path, names):
@@ -57,7 +59,8 @@ def load_models(
         if data is None and (moved := _data_above(cfg.get("data"), names[0])):
             options["data"] = moved
             overwrite_args_by_name(state["cfg"], options)
-        if task is None and (name := cfg.get("_name") or cfg.get("task")) != "syntax_translation":
+        name = cfg.get("_name") or cfg.get("task")
+        if task is None and not issubclass(tasks.TASK_REGISTRY[name], tasks.TASK_REGISTRY["syntax_translation"]):
             if name != "translation":
                 hint = "models of syntax_translation and of translation are loaded"
                 raise SyntaxDataError(f"is of fairseq's task {name}", path=names[0], hint=hint)

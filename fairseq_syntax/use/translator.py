@@ -105,6 +105,7 @@ class Translator(BaseTranslator):
         parser_dir: str | os.PathLike[str] | None = None,
         missing_parse: str = "error",
         device: str | None = None,
+        user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> BaseTranslator:
         """Load checkpoints, or a folder that ``fairseq-syntax export`` wrote.
@@ -125,6 +126,7 @@ class Translator(BaseTranslator):
             missing_parse: what to do with text that cannot be parsed: ``error``, or ``neutral`` to translate it
                 without a parse
             device: default: a GPU if available
+            user_dir: folders of plugins with the code of the model, to import first
             options: further arguments of :class:`Translator`
 
         Raises:
@@ -151,7 +153,7 @@ class Translator(BaseTranslator):
                 return CTranslate2Translator(folder, exported, task, parser=parser, device=device, **options)
             paths = [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
-        models, _, task = load_models(paths, data, task=task, device=device, **overrides)
+        models, _, task = load_models(paths, data, task=task, device=device, user_dir=user_dir, **overrides)
         task.cfg.missing_parse = missing_parse  # not as an override, because old checkpoints lack the option
         if "alignment_heads" not in options:  # not read if the caller chooses the heads, so a damaged file does no harm
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]

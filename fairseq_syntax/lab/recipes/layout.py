@@ -29,6 +29,7 @@ from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
 from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
+from fairseq_syntax.plugins import code_digest
 
 # A way of translating the tests: the default one or a variant.
 MAIN = ""
@@ -74,6 +75,9 @@ class Layout:
         self.tests = list(recipe.corpus.tests)
         self.splits = ["train", "valid", *self.tests]
         self.data = self.folder / "data"
+        for folder in (folder for system in (None, *recipe.systems) for folder in self.plugins(system)):
+            if not folder.is_dir():
+                raise SyntaxDataError(f"no such folder: {shown(folder)}", path=path, option="user_dir")
         for name, count in Counter(map(str, self.tables())).items():
             if count > 1:  # one would take the place of the other
                 hint = "rename the test set, the variant or the lines"
@@ -109,6 +113,11 @@ class Layout:
         variants = [MAIN, *self.recipe.translate.variants]
         tables = [Scored(test, variant) for variant in variants for test in self.tests]
         return tables + [replace(table, lines=lines) for lines in self.recipe.score.lines for table in tables]
+
+    def plugins(self, system: str | None = None) -> list[Path]:
+        """The folders of the user's plugins: those of a system, or of the recipe."""
+        of_system = None if system is None else self.recipe.systems[system].user_dir
+        return [self.place(text) for text in (self.recipe.user_dir if of_system is None else of_system)]
 
     # ------------------------------------------------------------------------------------------------------ paths
 
@@ -201,8 +210,19 @@ class Layout:
         files = ("{recipe}/", "{folder}/")
         return options({k: In(self.place(v)) if str(v).startswith(files) else v for k, v in values.items()})
 
-    def stage(self, kind: Kind, name: str, commands: Sequence[Command], outputs: Sequence[Path], **more: Any) -> Stage:
-        """Make a stage of this recipe; ``more`` as in :class:`.stages.Stage`."""
+    def stage(
+        self,
+        kind: Kind,
+        name: str,
+        commands: Sequence[Command],
+        outputs: Sequence[Path],
+        *,
+        plugins: Sequence[Path] = (),
+        **more: Any,
+    ) -> Stage:
+        """Make a stage of this recipe, whose commands load plugins; ``more`` as in :class:`.stages.Stage`."""
         stamp = self.folder / ".stages" / name.replace(" ", ".").replace("/", ".")
         env = tuple(f"{key}={value}" for key, value in self.recipe.env.items())
-        return Stage(kind, name, tuple(commands), tuple(outputs), stamp, about=(*env, *more.pop("about", ())), **more)
+        about = (*env, *map(code_digest, plugins), *more.pop("about", ()))
+        commands = tuple(replace(command, plugins=tuple(plugins)) for command in commands)
+        return Stage(kind, name, commands, tuple(outputs), stamp, about=about, **more)

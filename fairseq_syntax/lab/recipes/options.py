@@ -1,4 +1,4 @@
-"""Checks of the fairseq options in a recipe, by fairseq's own parsers, before the work starts."""
+"""Checks of the fairseq options in a recipe, by fairseq's own parsers and the systems, before the work starts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import contextlib
 import io
 import logging
 import re
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError, meant
@@ -19,17 +22,23 @@ _SECTIONS = (("size",), ("train",), ("translate",))  # `train` overrides `size`
 
 
 def check_options(plan: Plan) -> None:
-    """Raise SyntaxDataError for an option of training or translation that fairseq does not accept."""
+    """Raise SyntaxDataError for an option of training or translation that fairseq, or a system, does not accept.
+
+    The plugins of the recipe are imported, since they define names and options.
+    """
     _check_folder(plan)
-    register()
+    register(list(dict.fromkeys(folder for name in (None, *plan.recipe.systems) for folder in plan.plugins(name))))
     for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
         # The training and the first translation; the others only differ in test sets or variants.
         for stage in plan.of_run(run)[:2]:
             program = str(stage.commands[0].words[0])
             if program in ("fairseq-train", "fairseq-generate"):
-                refusal = _refusal(program, stage.commands[0].arguments()[3:])
-                if refusal is not None:
-                    raise _located(*refusal, program, run, plan)
+                try:
+                    args = _parsed(program, stage.commands[0].arguments()[3:])
+                except _RefusedError as refusal:
+                    raise _located(refusal.message, refusal.known, program, run, plan) from None
+                if program == "fairseq-train":
+                    check_names(args, run, plan)
         _check_without_parse(run, plan)
 
 
@@ -51,8 +60,34 @@ def _check_without_parse(run: Run, plan: Plan) -> None:
                 raise SyntaxDataError(message, path=plan.path, hint=hint)
 
 
-def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None:
-    """fairseq's message if it rejects options, and the names of its options; None if it accepts them."""
+def check_names(args: Namespace, run: Run, plan: Plan) -> None:
+    """Check the systems that a model's options name, and the options of these systems, by their declared ranges.
+
+    Raises:
+        SyntaxDataError: there is no such system, or an option has an invalid value; it names the line of the recipe
+    """
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    check = getattr(ARCH_MODEL_REGISTRY[args.arch], "check_options", None)
+    try:
+        if check is not None:
+            check(args)
+    except SyntaxDataError as error:
+        where, line = _place([(error.option or "").lstrip("-")], run, plan)
+        message = f"{run.system}: {error.option + ': ' if error.option else ''}{error.message}"
+        raise SyntaxDataError(message, path=where, line=line, hint=error.hint) from None
+
+
+class _RefusedError(Exception):
+    """fairseq's parser has rejected options: its message, and the names of all its options."""
+
+    def __init__(self, message: str, known: list[str]) -> None:
+        super().__init__(message)
+        self.message, self.known = message, known
+
+
+def _parsed(program: str, arguments: list[str]) -> Namespace:
+    """The options of a command, parsed by fairseq. Raises _RefusedError if it rejects them."""
     from fairseq import options
 
     message = io.StringIO()
@@ -62,23 +97,31 @@ def _refusal(program: str, arguments: list[str]) -> tuple[str, list[str]] | None
     try:
         with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
             parser = options.get_training_parser() if program == "fairseq-train" else options.get_generation_parser()
-            options.parse_args_and_arch(parser, input_args=arguments)
+            return options.parse_args_and_arch(parser, input_args=arguments)
     except SystemExit:
-        return message.getvalue(), [option.lstrip("-") for option in parser._option_string_actions]
+        known = [option.lstrip("-") for option in parser._option_string_actions]
+        raise _RefusedError(message.getvalue(), known) from None
     finally:
         logging.disable(before)
-    return None
+
+
+def _place(names: Iterable[str], run: Run, plan: Plan) -> tuple[Path, int | None]:
+    """The file and line of the recipe that has the last of these options of a run."""
+    where, line = plan.path, None
+    places = read(plan.path).places
+    for name in names:
+        for section in (*_SECTIONS, *(("systems", run.system, *part) for part in ((), ("options",), *_SECTIONS))):
+            where, line = places.get((*section, name), (where, line))
+    return where, line
 
 
 def _located(message: str, known: list[str], program: str, run: Run, plan: Plan) -> SyntaxDataError:
     """The error of a refusal, with the line of the recipe that has the option."""
     # argparse prints: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
     why, _, choices = message.strip().rpartition("error: ")[2].partition(" (choose from ")
-    where, line, hint = plan.path, None, None
-    places = read(plan.path).places
-    for name in re.findall(r"--([\w-]+)", why):
-        for section in (*_SECTIONS, *(("systems", run.system, *part) for part in ((), ("options",), *_SECTIONS))):
-            where, line = places.get((*section, name), (where, line))
+    hint, names = None, re.findall(r"--([\w-]+)", why)
+    where, line = _place(names, run, plan)
+    for name in names:
         wrong, right = (why.split("'")[-2], re.findall(r"[\w.+-]+", choices)) if choices else (name, known)
         hint = hint if wrong in right else meant(wrong, right)
     return SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

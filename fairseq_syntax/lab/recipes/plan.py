@@ -28,6 +28,7 @@ from fairseq_syntax.lab.recipes.stages import (
     shown,
 )
 from fairseq_syntax.lab.scoring.names import tokenizer_of
+from fairseq_syntax.plugins import code_digest
 from fairseq_syntax.runtime.files import fingerprint
 
 SEARCH = ("beam", "lenpen", "max-len-b")  # options of fairseq-generate that `translate` has, too
@@ -91,7 +92,9 @@ class Plan(Layout):
         made, reads = ([self.place(text, run) for text in texts] for texts in (command.outputs, command.inputs))
         about = (command.run, of or "")
         full_name = name if of is None else f"{name} {of}"
-        return self.stage(command.before, full_name, commands, made, reads=tuple(reads), run=of, about=about)
+        plugins = self.plugins(None if run is None else run.system)
+        more: dict[str, Any] = {"reads": tuple(reads), "run": of, "about": about, "plugins": plugins}
+        return self.stage(command.before, full_name, commands, made, **more)
 
     # ----------------------------------------------------------------------------------------------------------- models
 
@@ -128,7 +131,8 @@ class Plan(Layout):
         command = Command([*words, *options({"save-dir": Out(folder)})])
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
         reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
-        return self.stage("train", f"train {run}", [command], made, reads=reads, resumed=resumed, run=str(run))
+        more: dict[str, Any] = {"reads": reads, "resumed": resumed, "plugins": self.plugins(run.system)}
+        return self.stage("train", f"train {run}", [command], made, run=str(run), **more)
 
     def translations(self, run: Run) -> list[Stage]:
         """The stages that translate each test set in each variant."""
@@ -154,7 +158,8 @@ class Plan(Layout):
                 command = Command([*words, Free("--no-progress-bar")], stdout=output)
             reads = self.reads(run, table.test)
             name = f"translate {run} {table}"
-            stages.append(self.stage("translate", name, [command], [output], reads=reads, run=str(run)))
+            more: dict[str, Any] = {"reads": reads, "plugins": self.plugins(run.system)}
+            stages.append(self.stage("translate", name, [command], [output], run=str(run), **more))
         return stages
 
     def search_options(self, run: Run, variant: Variant) -> dict[str, Any]:
@@ -174,7 +179,8 @@ class Plan(Layout):
                 Command(["fairseq-syntax", "tree", In(self.checkpoint(run)), *predict]),
                 Command(["fairseq-syntax", "eval-tree", "--json", parse, tree], stdout=score),
             ]
-            stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], run=str(run)))
+            of_run: dict[str, Any] = {"run": str(run), "plugins": self.plugins(run.system)}
+            stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], **of_run))
         return stages
 
     def baseline_of(self, table: Scored) -> str:
@@ -254,8 +260,9 @@ class Plan(Layout):
         pieces = recipe.pieces.model_dump(exclude_defaults=True)
         once = [one for one in recipe.commands.values() if one.each == "once" and one.before not in ("score", "report")]
         of_run = [one for one in recipe.commands.values() if one.is_of(run.system)]
-        # only if present, because older results were stored before recipes had commands and an environment
-        more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
+        # only if present, because older results were stored before recipes had commands, an environment and plugins
+        plugins = [code_digest(folder) for folder in self.plugins(run.system)]
+        more = [one for one in ([one.run for one in once + of_run], recipe.env, plugins) if one]
         return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
 
     def text_key(self) -> str | None:

@@ -142,6 +142,8 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
 def _dashed(keys: tuple[str, ...]) -> tuple[str, ...]:
     """A path of keys, at whose end an option of fairseq has dashes: ``max_update`` is the option ``max-update``."""
     *above, last = keys
+    if last == "user-dir" and len(above) in (0, 2) and above[:1] in ([], ["systems"]):
+        return (*above, "user_dir")  # written as the option
     is_option = (
         above in (["size"], ["train"], ["translate"])
         or (len(above) == 3 and above[0] == "systems" and above[2] in _OF_SYSTEM)

@@ -178,7 +178,8 @@ class Runner:
         output = None if command.stdout is None else os.path.abspath(command.stdout)
         run = partial(run_command, started=self._started) if self.cluster is None else self.cluster.command
         where, log_path = os.getcwd(), os.path.abspath(log)
-        return run(command.arguments(), cwd=where, env={**self.variables, **gpus}, log=log_path, output=output)
+        env = {**self.variables, **command.variables(), **gpus}
+        return run(command.arguments(), cwd=where, env=env, log=log_path, output=output)
 
     def _started(self, process: subprocess.Popen) -> None:
         self._processes.append(process)

@@ -208,6 +208,7 @@ class System(Section):
     size: Options = _key({}, "additional `size` options")
     train: Options = _key({}, "additional `train` options")
     translate: Options = _key({}, "additional `translate` options")
+    user_dir: Texts | None = _key(None, "folders of your plugins, instead of the recipe's; [] for none")
     parse: str = _key("parse", "parse to use: `parse`, or the name of a control")
     data: str | None = _key(None, "binarized data made by a command of the recipe; {run} is the run's folder")
     about: str = _key("", "description for the report")
@@ -332,6 +333,7 @@ class Recipe(Section):
         None,
         "compressed file of results that are kept with the recipe; ignored if they are of other settings or text files",
     )
+    user_dir: Texts = _key([], "folders of your plugins (`--user-dir`); a change of their code trains again")
     corpus: Corpus
     parse: Parse = _key(Parse(), "parsing; if omitted, the text is not parsed")
     pieces: Pieces = Field(Pieces())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import fairseq_syntax
 from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
+from fairseq_syntax.plugins import VARIABLE as PLUGINS_VARIABLE
 from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
 from fairseq_syntax.runtime.jobs import Step, read_record
 
@@ -80,15 +81,30 @@ def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curd
 
 @dataclass(frozen=True)
 class Command:
-    """A command line: the program and its arguments, and a file for standard output, instead of the stage's log."""
+    """A command line.
+
+    Args:
+        words: the program and its arguments
+        stdout: a file for standard output, instead of the stage's log
+        plugins: folders of plugins, given in the environment, since fairseq's ``--user-dir`` is this package's
+    """
 
     words: Sequence[Word]
     stdout: Path | None = None
+    plugins: Sequence[Path] = ()
 
     def __str__(self) -> str:
         """The command as typed in a shell."""
-        texts = [f'"{word}"' if word is _USER_DIR else shlex.quote(str(word)) for word in self.words]
+        texts = [f"{PLUGINS_VARIABLE}={shlex.quote(self._folders(shown))}"] if self.plugins else []
+        texts += [f'"{word}"' if word is _USER_DIR else shlex.quote(str(word)) for word in self.words]
         return " ".join(texts) + (f" > {shlex.quote(shown(self.stdout))}" if self.stdout else "")
+
+    def variables(self) -> dict[str, str]:
+        """Its environment variables in addition to those of the recipe."""
+        return {PLUGINS_VARIABLE: self._folders(os.path.abspath)} if self.plugins else {}
+
+    def _folders(self, name: Callable[[Path], str]) -> str:
+        return os.pathsep.join(map(name, self.plugins))
 
     def arguments(self) -> list[str]:
         """The command as executed, with this Python regardless of PATH."""

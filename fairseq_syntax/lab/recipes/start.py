@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
@@ -54,6 +55,32 @@ def systems() -> dict[str, Entry]:
         criteria = [criterion for name in names.split(",") for criterion in _CRITERION.findall(bodies[name])]
         train = f", train: {{criterion: {criteria[-1]}}}" if criteria else ""
         entries[system] = Entry(f"{{arch: {arch}{options}{train}}}", names.split(","))
+    return entries
+
+
+def systems_of_plugins(folders: Sequence[str]) -> dict[str, Entry]:
+    """The encoder systems of plugins that do not read the target's parse, by name; imports the plugins."""
+    from fairseq_syntax import register
+
+    register(folders)
+    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+    from fairseq_syntax.model.transformer import PRESETS, criterion_of
+
+    entries, ours = {}, systems()
+    presets = {
+        preset["encoder_syntax"].split(",")[-1]: (arch, preset)
+        for arch, preset in PRESETS.items()
+        if "encoder_syntax" in preset
+    }
+    for name, system in ENCODER_SYSTEMS.items():
+        arch, preset = presets.get(name, ("", {"encoder_syntax": name}))
+        if name in ours or system.__module__.startswith("fairseq_syntax.") or "decoder_syntax" in preset:
+            continue
+        parts = [f"arch: {arch or 'syntax_transformer'}"]
+        parts += [] if arch else [f"options: {{encoder-syntax: {name}}}"]
+        if (criterion := criterion_of(preset)) != criterion_of({}):
+            parts.append(f"train: {{criterion: {criterion}}}")
+        entries[name] = Entry("{" + ", ".join(parts) + "}", preset["encoder_syntax"].split(","))
     return entries
 
 
@@ -106,18 +133,29 @@ def first_recipe(
     tests: Mapping[str, Sequence[str]],
     chosen: Sequence[str],
     models: str | None = None,
+    user_dir: Sequence[str] = (),
 ) -> str:
     """The text of a commented recipe in the file ``path``, relative to which other files are named.
 
     Args:
         train, valid, tests: splits, as for :func:`.gathering.split_files`
-        chosen: names in :func:`systems`; if none of them reads a parse, the text is not parsed
+        chosen: names of systems; if none of them reads a parse, the text is not parsed
         models: the models of the source parser; with them, it is parsed all the same
+        user_dir: folders of plugins, whose systems may be named, too
+
+    Raises:
+        SyntaxDataError: there is no such system, or a plugin cannot be imported
     """
     from fairseq_syntax.lab.recipes.reading import as_yaml
 
     langs, base = (source, target), path.absolute().parent
-    entries = {name: entry for name, entry in systems().items() if name in chosen}
+    known = systems()
+    if user_dir or not known.keys() >= {*chosen}:  # it imports fairseq, which takes seconds
+        known |= systems_of_plugins(user_dir)
+    for name in chosen:
+        if name not in known:
+            raise SyntaxDataError(f"there is no system {name}", option="--system", hint=meant(name, known))
+    entries = {name: known[name] for name in chosen}
     read = _read_of_parses([*entries.values()])
     parse = _PARSE.format(
         models=f"models: {_named([models], base)}" if models else _NO_MODELS,
@@ -138,6 +176,7 @@ def first_recipe(
         scale=scale,
         pairs=pairs,
         file=path.name,
+        plugins=f"\nuser_dir: {_named(user_dir, base)}    # your plugins" if user_dir else "",
         source=source,
         target=target,
         train=_named(train, base),
