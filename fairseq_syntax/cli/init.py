@@ -55,8 +55,8 @@ def main(args: Namespace) -> None:
         raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     langs = args.source_lang, args.target_lang
     chosen = list(dict.fromkeys(args.system or ["pascal"]))
-    splits = args.train, args.valid, named_splits(args.test)
-    text = first_recipe(path, *langs, *splits, chosen, args.model_dir, args.user_dir)
+    texts = args.train, args.valid, named_splits(args.test)
+    text = first_recipe(path, *langs, *texts, chosen, args.model_dir, args.user_dir)
     with atomic_open(path) as file:
         file.write(text)
     recipe = load(path)  # errors should be found here rather than by `run`

@@ -85,6 +85,10 @@ def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after
         ("arch: pascal_transformer", "arch: pascall_transformer", "pascall", "did you mean pascal_transformer"),
         ("pascal-heads: 2", "pascal-heads: two", "pascal-heads: two", "two"),
         ("\n  beam: 4", "\n  beem: 4", "beem", "did you mean beam"),
+        ("pascal-heads: 2", "encoder-syntax: pasca", "encoder-syntax: pasca", "did you mean pascal"),
+        ("pascal-heads: 2", "pascal-variance: 0", "pascal-variance: 0", "0.001"),
+        ("pascal-heads: 2", "criterion: supervised_hed", "supervised_hed", "did you mean supervised_head"),
+        ("\n  dropout:", "\n  task: syntax_translatio\n  dropout:", "translatio", "did you mean syntax_translation"),
     ],
 )
 def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, before, after, line, meant):
@@ -93,6 +97,36 @@ def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, 
         check_options(Plan(load(path), path))
     assert (raised.value.path, raised.value.line) == (path, line_of(path, line))
     assert meant in str(raised.value)
+
+
+def test_plugins_are_loaded_by_each_command_of_a_system_and_their_code_counts(tmp_path):
+    """As the recipe says, or the system; paths are relative to the recipe."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("X = 1\n")
+    path = with_systems(tmp_path, "systems: {a: {arch: transformer}, b: {arch: transformer, user_dir: []}}")
+    path.write_text(f"user-dir: own\n{path.read_text('utf-8')}", encoding="utf-8")
+
+    def steps() -> dict[str, tuple]:
+        plan = Plan(load(path), path)
+        stages = [stage for run in plan.runs for stage in plan.of_run(run)]
+        assert {stage.kind for stage in stages} == {"train", "translate"}
+        for stage in stages:
+            variables = stage.commands[0].variables()
+            assert variables == ({"FAIRSEQ_SYNTAX_USER_DIR": str(folder)} if stage.run.startswith("a/") else {})
+            assert str(stage.commands[0]).startswith("FAIRSEQ_SYNTAX_USER_DIR=" if variables else "fairseq-")
+        return {stage.name: (stage.about, plan.key(run)) for run in plan.runs for stage in plan.of_run(run)}
+
+    before = steps()
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "more.py").touch()
+    (folder / "README.md").write_text("no code")
+    assert steps() == before
+    (folder / "__init__.py").write_text("X = 2\n")
+    changed = {name for name, step in steps().items() if step != before[name]}
+    assert changed == {name for name in before if " a/" in name}
+    with data_error("user_dir", path=path):
+        Plan(load(path, {"user-dir": "none"}), path)
 
 
 @pytest.mark.parametrize("name", ["12:30", "a, b"])
