@@ -55,8 +55,8 @@ def main(args: Namespace) -> None:
         raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     langs = args.source_lang, args.target_lang
     chosen = list(dict.fromkeys(args.system or ["pascal"]))
-    texts = args.train, args.valid, named_splits(args.test)
-    text = first_recipe(path, *langs, *texts, chosen, args.model_dir, args.user_dir)
+    tests = named_splits(args.test)
+    text = first_recipe(path, *langs, args.train, args.valid, tests, chosen, args.model_dir, args.user_dir)
     with atomic_open(path) as file:
         file.write(text)
     recipe = load(path)  # errors should be found here rather than by `run`
@@ -65,7 +65,7 @@ def main(args: Namespace) -> None:
             model_folder(args.source_lang, args.model_dir)
         except SyntaxDataError as error:
             print(f"before you run it: {error}")
-    splits = {"train": args.train, "valid": args.valid, **named_splits(args.test)}
+    splits = {"train": args.train, "valid": args.valid, **tests}
     files = {name: split_files(texts, langs) for name, texts in splits.items()}
     for remark in remarks_on({name: partial(read_split, paths, langs) for name, paths in files.items()}):
         print(f"before you run it: {remark}")
