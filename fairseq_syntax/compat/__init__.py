@@ -9,9 +9,23 @@ from contextlib import contextmanager
 
 def install() -> None:
     """Apply all patches."""
-    from fairseq_syntax.compat import checkpoints, datasets, hub, models, processes, search, shards, stopping
+    from fairseq_syntax.compat import (
+        best_checkpoints,
+        checkpoints,
+        datasets,
+        gradients,
+        hub,
+        models,
+        plateaus,
+        processes,
+        quantization,
+        search,
+        shards,
+        stopping,
+    )
 
-    for patched in (checkpoints, datasets, hub, models, processes, search, shards, stopping):
+    training = (best_checkpoints, checkpoints, datasets, gradients, plateaus, processes, quantization, stopping)
+    for patched in (*training, hub, models, search, shards):
         patched.install()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import time
 import zipfile
 from collections import ChainMap, defaultdict
@@ -25,6 +26,8 @@ from omegaconf.nodes import AnyNode
 from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
 
+# In PyTorch's errors of what it does not load with weights_only: the function or class.
+_UNSAFE = re.compile(r"(?:GLOBAL|[Uu]nsupported class|unrecognized function) <?(?:built-in function |class ')?([\w.]+)")
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 
@@ -91,7 +94,23 @@ def install() -> None:
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
-        return go_on(self, filename, *args, **kwargs)
+        if not self.cfg.ema.store_ema:
+            return go_on(self, filename, *args, **kwargs)
+        checked = checkpoint_utils.load_checkpoint_to_cpu
+        checkpoint_utils.load_checkpoint_to_cpu = functools.partial(load_with_average, checked)
+        try:
+            return go_on(self, filename, *args, **kwargs)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = checked
+
+    def load_with_average(load: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """For ``--store-ema``, take the parameters of a checkpoint without an average for it.
+
+        fairseq intends that, but looks for them after it has released them.
+        """
+        state = load(*args, **kwargs)
+        state["extra_state"].setdefault("ema", dict(state["model"]))
+        return state
 
     @functools.wraps(keep)
     def save_plugins(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
@@ -129,9 +148,10 @@ def load_mapped(path: str) -> dict[str, Any]:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling a damaged file can raise anything
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it ends too early"]
-        for line in lines:
-            if "Unsupported global" in line or "Unsupported class" in line:
-                raise SyntaxDataError(f"holds what is not loaded from a checkpoint: {line}", path=path) from error
+        if unsafe := _UNSAFE.search(str(error)):  # PyTorch's own message advises to load it nevertheless
+            message = f"holds {unsafe[1]}, which is not loaded, since it may run code"
+            hint = "checkpoints hold tensors, numbers and options; take one from where you trust it"
+            raise SyntaxDataError(message, path=path, hint=hint) from error
         raise SyntaxDataError(f"no checkpoint that can be read: {lines[0]}", path=path, hint=_EARLIER) from error
 
 

@@ -14,6 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils
 from fairseq.logging import progress_bar
 from fairseq.models import distributed_fairseq_model as wrapping
+from fairseq.modules import LayerDropModuleList
 from torch import nn
 
 from fairseq_syntax.compat.stopping import forget_counts
@@ -26,6 +27,7 @@ def install() -> None:
     """Allow several processes without a GPU, make trainings in one process independent, and open logs once."""
     if not torch.cuda.is_available():
         _run_without_gpus()
+    _check_dropped_layers()
     _begin_trainings_anew()
     _log_once()
 
@@ -52,8 +54,31 @@ def _run_without_gpus() -> None:
     def on_cpus(*args: Any, **kwargs: Any) -> nn.Module:
         return wrapper(*args, **{**kwargs, "device_ids": None, "output_device": None})
 
+    def all_gather_list(data: Any, group: Any = None, max_size: int = 0) -> list[Any]:
+        """fairseq's, which takes its buffers from a GPU; ``max_size`` is not needed here."""
+        gathered: list[Any] = [None] * utils.get_world_size(group)
+        torch.distributed.all_gather_object(gathered, data, group=group)
+        return gathered
+
     utils.call_main = call_main
+    utils.all_gather_list = all_gather_list
     wrapping.DistributedDataParallel = on_cpus
+
+
+def _check_dropped_layers() -> None:
+    """Reject ``--encoder-layerdrop`` where PyTorch would wait for gradients of layers that a process has dropped."""
+    wrapper = wrapping.DistributedDataParallel
+
+    def checked(*args: Any, **kwargs: Any) -> nn.Module:
+        model = args[0] if args else kwargs["module"]
+        drops = any(isinstance(part, LayerDropModuleList) and part.p > 0 for part in model.modules())
+        if drops and not kwargs.get("find_unused_parameters"):
+            message = "leaves a process without the gradients of dropped layers, for which the others wait"
+            hint = "give --find-unused-parameters, or --ddp-backend legacy_ddp"
+            raise SyntaxDataError(message, option="--encoder-layerdrop or --decoder-layerdrop", hint=hint)
+        return wrapper(*args, **kwargs)
+
+    wrapping.DistributedDataParallel = checked
 
 
 def _start_processes(options: Any) -> bool:

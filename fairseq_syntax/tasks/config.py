@@ -48,6 +48,8 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     restore_file: str = II("checkpoint.restore_file")
     continue_once: Optional[str] = II("checkpoint.continue_once")  # noqa: UP045
     no_save: bool = II("checkpoint.no_save")
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
     distributed_rank: int = II("distributed_training.distributed_rank")
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")

@@ -38,6 +38,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             option=option,
             hint="its path is not taken from --save-dir; without the option, checkpoint_last.pt there is",
         )
+    check_best_metric(cfg)
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         raise SyntaxDataError(
@@ -53,6 +54,24 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             "merges the two dictionaries, but the data are numbered by the separate ones",
             option="--merge-src-tgt-embed",
             hint="use fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
+        )
+
+
+def check_best_metric(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError if the worst checkpoint would be saved as the best, by a metric in the wrong direction."""
+    name, maximize = str(cfg.best_checkpoint_metric), cfg.maximize_best_checkpoint_metric
+    is_cost = name == "ppl" or name.endswith("loss")
+    if maximize is True and is_cost:  # outside fairseq's commands, it is neither True nor False
+        raise SyntaxDataError(
+            f"would save the checkpoint with the highest {name} as the best",
+            option="--maximize-best-checkpoint-metric",
+            hint="name a score with it: --eval-bleu --best-checkpoint-metric bleu",
+        )
+    if maximize is False and name.endswith(("bleu", "accuracy", "uas")):
+        raise SyntaxDataError(
+            "would save the checkpoint with the lowest one as the best",
+            option=f"--best-checkpoint-metric {name}",
+            hint="give --maximize-best-checkpoint-metric",
         )
 
 

@@ -450,7 +450,8 @@ def test_checkpoints_with_bleu(toy, tmp_path, monkeypatch):
         sacrebleu, "corpus_bleu", lambda sys, refs, **more: references.update(*refs) or score(sys, refs, **more)
     )
     bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2}', "--eval-bleu-detok", "space"]
-    state = toy_data.train(toy.data, tmp_path, *bleu, best_checkpoint_metric="bleu", max_epoch=1)
+    bleu += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
+    state = toy_data.train(toy.data, tmp_path, *bleu, max_epoch=1)
     assert "bleu" in str(state["extra_state"])
     raw = set((toy.raw / "valid.de").read_text("utf-8").splitlines())
     assert len(references & raw) > len(raw) / 2 and not any("▁" in text for text in references)
