@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairseq_syntax import __version__, register
-from fairseq_syntax.cli.command import GROUPS, commands, load
+from fairseq_syntax.cli.command import GROUPS, check, commands, load
 from fairseq_syntax.errors import SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             fairseq_log.setLevel(logging.WARNING)
             # PyTorch warns of fairseq's masks, of which one is boolean and the other is not.
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask", UserWarning)
+        check(module, args)
         status: int = module.main(args) or 0
         sys.stdout.flush()  # otherwise Python would report a full disk only at exit
         return status

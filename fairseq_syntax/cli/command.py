@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
+import io
 import pkgutil
 import textwrap
 from abc import ABC, abstractmethod
@@ -13,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import Range
 
-__all__ = ["GROUPS", "Choice", "Command", "Flag", "Group", "OneOf", "Option", "commands", "load"]
+__all__ = ["GROUPS", "Choice", "Command", "Flag", "Group", "OneOf", "Option", "check", "check_line", "commands", "load"]
 
 GroupName = Literal["start", "data", "train", "use", "evaluate", "research"]
 GROUPS: tuple[GroupName, ...] = get_args(GroupName)  # in the order of ``fairseq-syntax --help``
@@ -91,6 +94,9 @@ class OneOf(Argument):
 class Command:
     """A subcommand: ``COMMAND`` in the module with its name, beside ``main(args)``, which returns the exit status.
 
+    The module may also have ``check(args)``, which is called before ``main``, and by ``run`` before its first stage: it
+    raises SyntaxDataError for options and programs that cannot be used, whatever the inputs contain.
+
     Args:
         doc: the module's docstring: a summary in one line, a description if it needs one, and, indented, one or several
             commands to copy, which a test parses
@@ -156,6 +162,27 @@ class _Help(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example:") else super()._fill_text(text, width, indent)
+
+
+def check(module: Any, args: argparse.Namespace) -> None:
+    """Raise SyntaxDataError for what a subcommand refuses before it reads its input."""
+    if hasattr(module, "check"):
+        module.check(args)
+
+
+def check_line(argv: Sequence[str]) -> None:
+    """Raise SyntaxDataError for a command line, without the program's name, that would be refused at its start."""
+    module = load(argv[0])
+    said = io.StringIO()
+    parser = argparse.ArgumentParser()
+    module.COMMAND.add_to(parser.add_subparsers(), argv[0])
+    try:
+        with contextlib.redirect_stderr(said):
+            args = parser.parse_args(list(argv))
+    except SystemExit:  # the last line is PROGRAM: error: argument OPTION: MESSAGE
+        message = said.getvalue().strip().rpartition("error: ")[2]
+        raise SyntaxDataError(message) from None
+    check(module, args)
 
 
 def load(name: str) -> Any:

@@ -30,6 +30,10 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "research", ARGUMENTS, step=1)
 
 
+def check(args: Namespace) -> None:
+    Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
+
+
 def main(args: Namespace) -> None:
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)

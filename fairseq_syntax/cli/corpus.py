@@ -48,6 +48,20 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "data", ARGUMENTS, step=0)
 
 
+def check(args: Namespace) -> None:
+    from fairseq_syntax.corpus.gathering import check_programs
+    from fairseq_syntax.corpus.readers import check_reader
+
+    given = [value is not None for value in (args.reader, args.data, args.train, args.valid)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
+        raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
+    if args.reader is not None:
+        check_reader(args.reader, args.data, download=args.download, options=dict(args.option))
+    else:
+        refuse(args, ("download", "option"), "only applies with --reader")
+    check_programs(dict(args.words))
+
+
 def main(args: Namespace) -> None:
     import yaml
 
@@ -58,9 +72,6 @@ def main(args: Namespace) -> None:
 
     langs = (args.source_lang, args.target_lang)
     tests, names = named_splits(args.test, of_reader=args.reader is not None), None
-    given = [value is not None for value in (args.reader, args.data, args.train, args.valid)]
-    if given not in ([True, True, False, False], [False, False, True, True]):
-        raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
         # The reader alone knows which it reads, so all in the folder count; below it may be earlier outputs.
         inputs = [path for path in Path(args.data).glob("*") if path.is_file()]
@@ -69,7 +80,6 @@ def main(args: Namespace) -> None:
         splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
-        refuse(args, ("download", "option"), "only applies with --reader")
         named = {"train": args.train, "valid": args.valid, **tests}
         for name, number in args.references:
             if name not in named or not number.isdecimal():

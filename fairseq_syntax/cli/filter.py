@@ -43,13 +43,20 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "data", ARGUMENTS, step=1)
 
 
+def check(args: Namespace) -> None:
+    from fairseq_syntax.corpus.filters import language_identifier
+
+    if bool(args.conllu) != bool(args.conllu_output):
+        raise SyntaxDataError("requires --conllu-output", option="--conllu", hint="give both")
+    if args.languages:
+        language_identifier(args.languages)
+
+
 def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.filters import Limits, filter_files
 
     for path in args.input:
         check_text(path, "a parse of the text is given as --conllu")
-    if bool(args.conllu) != bool(args.conllu_output):
-        raise SyntaxDataError("requires --conllu-output", option="--conllu", hint="give both")
     limits = Limits(
         min_length=args.min_length,
         max_length=args.max_length,

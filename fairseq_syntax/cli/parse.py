@@ -124,16 +124,11 @@ def parser_options(args: argparse.Namespace, **more: Any) -> ParserOptions:
     return ParserOptions(**values)
 
 
-def main(args: argparse.Namespace) -> None:
-    from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-    from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
+def check(args: argparse.Namespace) -> None:
+    from fairseq_syntax.corpus.parsing.base import check_parser
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.parser == "conllu":
         refuse(args, (*OF_NO_PARSE, *OF_JOBS), "an existing parse is copied unchanged")
-        check_apart(args.output, args.input, args.text)
-        lines = pass_on(args.input, args.output, text=args.text, overwrite=args.overwrite)
-        finished(args.output, f"{lines} lines", then_segment(args.output))
         return
     refuse(args, ["text"], "only applies to --parser conllu; the text to parse is --input")
     if args.merge:
@@ -142,10 +137,25 @@ def main(args: argparse.Namespace) -> None:
         refuse(args, OF_DISTRIBUTIONS, "only applies with --distributions", "give both")
     if args.shard:
         refuse(args, ["overwrite"], "shards must not remove each other's parts", "remove them yourself")
+    if not args.device.startswith("cuda"):
+        refuse(args, ["gpus_per_worker"], "the parser runs on the CPU", "give --device cuda")
+    options = parser_options(args)
+    if not args.merge:
+        check_parser(options)
+
+
+def main(args: argparse.Namespace) -> None:
+    from fairseq_syntax.corpus.parsing.conllu_file import pass_on
+    from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if args.parser == "conllu":
+        check_apart(args.output, args.input, args.text)
+        lines = pass_on(args.input, args.output, text=args.text, overwrite=args.overwrite)
+        finished(args.output, f"{lines} lines", then_segment(args.output))
+        return
     options = parser_options(args)
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
-    if not gpus:
-        refuse(args, ["gpus_per_worker"], "the parser runs on the CPU", "give --device cuda")
     how = {"part_lines": args.part_lines, "threads": args.threads, "shard": args.shard, "overwrite": args.overwrite}
     then = then_segment(args.output, args.lang)
     if args.merge:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
-from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option
+from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option, check_line
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import KINDS, shown, states
 from fairseq_syntax.lab.scoring.tables import Table
@@ -115,7 +115,7 @@ def _some(runs: Sequence[Run]) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.lab.recipes.options import check_options
+    from fairseq_syntax.lab.recipes.checks import problems
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.report import report, write_report
@@ -147,8 +147,15 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
     for note in _about_kept(work, runs=not (args.status or args.report)):
         print(note, file=sys.stderr, flush=True)
+    if not (args.status or args.report):
+        # Before hours of parsing. All problems at once, since each would cost another start.
+        unfinished = [stage for stage in work.all_stages() if not stage.is_done()]
+        first, *others = [*problems(work.plan, unfinished, check_line), None]
+        for problem in others[:-1]:
+            print(f"fairseq-syntax run: also: {problem}", file=sys.stderr)
+        if first is not None:
+            raise first
     if args.dry_run:
-        check_options(work.plan)
         print("\n".join(typed(work.all_stages(), work.variables)))
         return 0
     if args.status:
@@ -159,10 +166,6 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.report:
-        # Checking imports fairseq, which takes seconds, but an invalid option would otherwise show after hours of
-        # parsing.
-        if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
-            check_options(work.plan)
         here = recipe.device == "cpu" and args.ray is None
         jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
         gpus = 1.0 if recipe.device == "cuda" else 0.0

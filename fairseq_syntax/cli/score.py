@@ -48,16 +48,28 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=1)
 
 
+def check(args: Namespace) -> None:
+    from fairseq_syntax.lab.scoring.metrics import check_metrics
+    from fairseq_syntax.lab.scoring.properties import Property
+
+    if not args.controls:
+        refuse(args, ["controls_by"], "only applies with --controls", "give both")
+    if not (args.by or args.controls_by):
+        refuse(args, ["conllu"], "only applies with --by or --controls-by", "give both")
+    for text in (*(args.by or ()), *(args.controls_by or ())):
+        Property.of(text)
+    if args.tokenize is not None:
+        check_metrics([key for key in args.metrics or USUAL if key in METRICS], args.tokenize, args.beer)
+    elif args.beer:
+        check_metrics([], "13a", args.beer)
+
+
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
     from fairseq_syntax.lab.scoring.shares import tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    if not args.controls:
-        refuse(args, ["controls_by"], "only applies with --controls", "give both")
-    if not (args.by or args.controls_by):
-        refuse(args, ["conllu"], "only applies with --by or --controls-by", "give both")
     systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
     runs = [run for system in systems for run in system.runs]
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines, *(run.path for run in runs))

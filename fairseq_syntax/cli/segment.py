@@ -56,13 +56,16 @@ ARGUMENTS = [
 COMMAND = Command(__doc__, "data", ARGUMENTS, step=3, resumes=True)
 
 
-def main(args: Namespace) -> None:
-    from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
-
+def check(args: Namespace) -> None:
     if args.model or args.train == "words":
         refuse(args, OF_TRAINING, "no model is trained with --model or --train words")
     if args.train == "subword_nmt":
         refuse(args, OF_SENTENCEPIECE, "is an option of sentencepiece, not of --train subword_nmt")
+
+
+def main(args: Namespace) -> None:
+    from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
+
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     texts = (args.train_on or args.input[:1]) if args.train else []

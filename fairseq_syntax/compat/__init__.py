@@ -22,10 +22,11 @@ def install() -> None:
         search,
         shards,
         stopping,
+        validation,
     )
 
     training = (best_checkpoints, checkpoints, datasets, gradients, plateaus, processes, quantization, stopping)
-    for patched in (*training, hub, models, search, shards):
+    for patched in (*training, hub, models, search, shards, validation):
         patched.install()
 
 

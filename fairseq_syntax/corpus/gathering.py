@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
 from fairseq_syntax.corpus.segments import has_all_sides
 from fairseq_syntax.corpus.words import single_spaced, unspaced
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.files import plain_or_compressed, uncompressed_name
 
 
@@ -127,6 +128,15 @@ def gathered(
     for name in wanted:
         if name not in names:
             raise SyntaxDataError(f"the corpus has no split {name}", hint=f"it has {', '.join(names)}")
+
+
+def check_programs(programs: Mapping[str, str]) -> None:
+    """Raise SyntaxDataError if the program of a language's word segmenter does not exist."""
+    for lang, program in programs.items():
+        words = shlex.split(program)
+        if not words or shutil.which(words[0]) is None:
+            message = f"the word segmenter {quoted(program)} of {lang} cannot be run"
+            raise SyntaxDataError(message, option="--words", hint="install it, or name another program")
 
 
 def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:

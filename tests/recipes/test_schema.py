@@ -11,9 +11,10 @@ import pytest
 import yaml
 from data_errors import data_error
 
+from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes import reference
-from fairseq_syntax.lab.recipes.options import check_options
+from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.stages import dependencies, shown
@@ -78,27 +79,6 @@ def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after
     assert meant in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line", "meant"),
-    [
-        ("\n  dropout:", "\n  dropuot:", "dropuot", "did you mean dropout"),
-        ("arch: pascal_transformer", "arch: pascall_transformer", "pascall", "did you mean pascal_transformer"),
-        ("pascal-heads: 2", "pascal-heads: two", "pascal-heads: two", "two"),
-        ("\n  beam: 4", "\n  beem: 4", "beem", "did you mean beam"),
-        ("pascal-heads: 2", "encoder-syntax: pasca", "encoder-syntax: pasca", "did you mean pascal"),
-        ("pascal-heads: 2", "pascal-variance: 0", "pascal-variance: 0", "0.001"),
-        ("pascal-heads: 2", "criterion: supervised_hed", "supervised_hed", "did you mean supervised_head"),
-        ("\n  dropout:", "\n  task: syntax_translatio\n  dropout:", "translatio", "did you mean syntax_translation"),
-    ],
-)
-def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, before, after, line, meant):
-    path = changed(tmp_path, before, after)
-    with pytest.raises(SyntaxDataError) as raised:
-        check_options(Plan(load(path), path))
-    assert (raised.value.path, raised.value.line) == (path, line_of(path, line))
-    assert meant in str(raised.value)
-
-
 def test_plugins_are_loaded_by_each_command_of_a_system_and_their_code_counts(tmp_path):
     """As the recipe says, or the system; paths are relative to the recipe."""
     folder = tmp_path / "own"
@@ -127,18 +107,6 @@ def test_plugins_are_loaded_by_each_command_of_a_system_and_their_code_counts(tm
     assert changed == {name for name in before if " a/" in name}
     with data_error("user_dir", path=path):
         Plan(load(path, {"user-dir": "none"}), path)
-
-
-@pytest.mark.parametrize("name", ["12:30", "a, b"])
-def test_a_folder_whose_name_fairseq_splits_is_told_before_the_work(tmp_path, monkeypatch, name):
-    folder = tmp_path / name
-    plan = Plan(load(EXAMPLE, {"folder": json.dumps(str(folder))}), EXAMPLE)
-    with pytest.raises(SyntaxDataError) as raised:
-        check_options(plan)
-    assert raised.value.path == folder
-    folder.mkdir()
-    monkeypatch.chdir(folder)  # where it is no part of the names that fairseq gets
-    check_options(plan)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +232,9 @@ def test_the_search_is_that_of_the_other_translations_without_a_parse(tmp_path):
 
     def command(options: str) -> str:
         plan = Plan(load(path, {"translate.variants.text-alone.options": options}), path)
-        check_options(plan)
+        for problem in problems(plan, plan.of_run(plan.runs[0])[:2], check_line):
+            if problem.path == path:  # not a file that other stages make
+                raise problem
         return str(plan.translations(plan.runs[0])[-1].commands[0])
 
     assert " --beam 4 --lenpen 0.6 --parser none " in command("{}")

@@ -31,7 +31,7 @@ from stanza.models.depparse.trainer import unpack_batch
 from fairseq_syntax.corpus.parsed_line import cycle_through
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
-from fairseq_syntax.corpus.parsing.stanza_models import language, model_folder, resources
+from fairseq_syntax.corpus.parsing.stanza_models import language, model_folder, resources, uses_tokenizer
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
@@ -50,9 +50,7 @@ _PLACEHOLDER = "\ufffd"  # a single character, so that offsets do not change
 
 def load(options: ParserOptions) -> Parser:
     """Load the Stanza parser described by options. Raises SyntaxDataError if models are missing."""
-    folder = model_folder(options.lang, options.model_dir)
-    has_tokenizer = folder is None or (folder / "tokenize.pt").exists()
-    own = options.tokenizer == "stanza" or (options.tokenizer == "auto" and has_tokenizer)
+    own = uses_tokenizer(options.tokenizer, options.lang, options.model_dir)
     return StanzaParser(options, StanzaTokenizer(options) if own else default_tokenizer(options))
 
 

@@ -25,6 +25,12 @@ def language(lang: str, model_dir: str | None) -> str:
     return str(entry["alias"]) if isinstance(entry, dict) and "alias" in entry else lang
 
 
+def uses_tokenizer(tokenizer: str, lang: str, model_dir: str | None) -> bool:
+    """Whether ``--tokenizer`` selects Stanza's tokenizer. Raises SyntaxDataError as :func:`model_folder`."""
+    folder = model_folder(lang, model_dir)
+    return tokenizer == "stanza" or (tokenizer == "auto" and (folder is None or (folder / "tokenize.pt").exists()))
+
+
 def model_folder(lang: str, model_dir: str | None) -> Path | None:
     """The folder with pos.pt and depparse.pt, or None if the models are in a resources folder.
 

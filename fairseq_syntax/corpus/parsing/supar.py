@@ -12,7 +12,7 @@ from typing import Any
 import supar
 import torch
 
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
@@ -36,6 +36,12 @@ def load(options: ParserOptions) -> Parser:
     if isinstance(state["transform"].FORM, tuple) and state["transform"].CPOS is not None:
         raise SyntaxDataError("this SuPar model needs part-of-speech tags", path=path, hint="use one of words alone")
     return SuparParser(options, model.to(options.device).eval(), state["transform"])
+
+
+def check(options: ParserOptions) -> None:
+    """Raise SyntaxDataError if there is no checkpoint."""
+    default_tokenizer(options)
+    _checkpoint(options)
 
 
 def fingerprint(options: ParserOptions) -> str:

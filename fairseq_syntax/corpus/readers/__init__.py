@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.parallel_text import Row
 from fairseq_syntax.corpus.parallel_text import Split as Split
-from fairseq_syntax.errors import SyntaxDataError, quoted
+from fairseq_syntax.errors import SyntaxDataError, meant, quoted
 from fairseq_syntax.runtime.files import atomic_open, check_outputs, make_folder
 
 
@@ -66,6 +66,25 @@ def options_of(module: ModuleType) -> set[str]:
     return set().union(*map(_keywords, functions))
 
 
+def check_reader(
+    name: str, data: str | os.PathLike[str], *, download: bool = False, options: Mapping[str, Any] | None = None
+) -> ModuleType:
+    """The module of a reader; arguments as for :func:`read_corpus`.
+
+    Raises:
+        SyntaxDataError: the reader or an option does not exist, or it cannot download
+    """
+    module = reader(name)
+    accepted = options_of(module)
+    for option in options or ():
+        if option not in accepted:
+            raise SyntaxDataError(f"the reader {name} has no option {option}", hint=meant(option, sorted(accepted)))
+    if download and not hasattr(module, "download"):
+        hint = f"put its files there by hand: {inspect.getdoc(module)}"
+        raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
+    return module
+
+
 def read_corpus(
     name: str,
     data: str | os.PathLike[str],
@@ -90,12 +109,7 @@ def read_corpus(
     """
     from pydantic import ValidationError
 
-    module = reader(name)
-    accepted = options_of(module)
-    for option in options or ():
-        if option not in accepted:
-            hint = f"it has {', '.join(sorted(accepted)) or 'none'}"
-            raise SyntaxDataError(f"the reader {name} has no option {option}", hint=hint)
+    module = check_reader(name, data, download=download, options=options)
 
     def run(function: Callable) -> Any:
         keywords = _keywords(function)
@@ -111,9 +125,6 @@ def read_corpus(
             raise SyntaxDataError(message, hint=wrong["msg"]) from error
 
     if download:
-        if not hasattr(module, "download"):
-            hint = f"put its files there by hand: {inspect.getdoc(module)}"
-            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
         run(module.download)
     yield from run(module.read)
 

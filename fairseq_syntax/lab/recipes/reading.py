@@ -122,7 +122,7 @@ def _system(systems: dict[str, Any], name: str, document: Document, path: Path, 
 
 
 def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The keys below a node with their file and line. Raises SyntaxDataError if a key occurs twice."""
+    """The keys below a node with their file and line. Raises SyntaxDataError if a key occurs twice or has no value."""
     if isinstance(node, yaml.SequenceNode):
         for number, one in enumerate(node.value):
             yield (*keys, str(number)), (path, one.start_mark.line + 1)
@@ -135,6 +135,9 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
             if not isinstance(key, yaml.ScalarNode) or below[-1] in seen:
                 raise SyntaxDataError(f"{key.value} is a duplicate key, or not a key", path=path, line=line)
             seen.add(below[-1])
+            if isinstance(value, yaml.ScalarNode) and value.style is None and not value.value:
+                hint = "decimals have a point" if below[-1].isdecimal() else f"`{below[-1]}: null` leaves it out"
+                raise SyntaxDataError(f"{'.'.join(below)} has no value", path=path, line=line, hint=hint)
             yield below, (path, line)
             yield from _places(value, below, path)
 

@@ -156,8 +156,7 @@ class Stage:
     def step(self) -> Step:
         """The step of the stage for its current inputs. Raises SyntaxDataError if one is missing."""
         for path in self.missing():
-            hint = _NO_CORPUS if path in self.listed else KEPT_WITHOUT_MODELS if path.suffix == ".pt" else None
-            raise SyntaxDataError(f"is needed for {self.name}, but does not exist", path=path, hint=hint)
+            raise missing_input(self, path)
         words = [word for command in self.commands for word in command.words if type(word) in (str, In)]
         parts = [content(word.path) if isinstance(word, In) else word for word in words]
         parts += [content(path) for path in self.reads] + [_listing(path) for path in self.listed]
@@ -202,6 +201,12 @@ def pattern_files(pattern: str) -> list[Path]:
     """The files that match a pattern in the name, but not in the folder, of a path."""
     folder, _, name = pattern.rpartition("/")
     return sorted(Path(folder).glob(name))
+
+
+def missing_input(stage: Stage, path: Path) -> SyntaxDataError:
+    """The error of an input of a stage that does not exist."""
+    hint = _NO_CORPUS if path in stage.listed else KEPT_WITHOUT_MODELS if path.suffix == ".pt" else None
+    return SyntaxDataError(f"is needed for {stage.name}, but does not exist", path=path, hint=hint)
 
 
 def content(path: Path) -> str:

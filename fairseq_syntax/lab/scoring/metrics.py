@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,6 +157,14 @@ class Scorer:
         """Sentence scores [N], float64; BLEU with effective order, as in ``sacrebleu --sentence-level``."""
         statistics = self.statistics(hypotheses)
         return np.array([self._sentence_metric._aggregate_and_compute([one]).score for one in statistics])
+
+
+def check_metrics(keys: Sequence[str], tokenize: str, program: str | None = None) -> None:
+    """Raise SyntaxDataError if a metric or its tokenizer cannot be loaded, or the BEER program does not exist."""
+    for key in keys or ["bleu"]:
+        Scorer(key, [["a"]], tokenize)
+    if program is not None and not (program.split() and shutil.which(shlex.split(program)[0])):
+        raise SyntaxDataError("no such program", option="--beer", hint=program)
 
 
 @contextmanager

@@ -1,0 +1,172 @@
+"""What a later stage would refuse is told before the first stage starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from data_errors import run
+
+from fairseq_syntax import cli
+from fairseq_syntax.cli.command import check_line
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.recipes.checks import problems
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.runner import Runner
+
+CHAIN = "fairseq_syntax.corpus.parsing.chain"
+RECIPE = f"""\
+corpus:
+  source: en
+  target: de
+  train: corpus/train
+  valid: corpus/valid
+  tests: {{test: corpus/test}}
+parse: {{source: {{parser: {CHAIN}}}}}
+pieces: {{size: 60}}
+size: {{encoder-layers: 1, decoder-layers: 1, encoder-embed-dim: 16, decoder-embed-dim: 16, encoder-attention-heads: 4}}
+train:
+  lr: 0.001
+  optimizer: adam
+  max-tokens: 1000
+systems:
+  model: {{arch: pascal_transformer, options: {{pascal-heads: 2}}}}
+translate:
+  beam: 2
+score:
+  metrics: [bleu]
+"""
+# What replaces what, and what the error is about: a text on the line that it names, or a file; and a word of it.
+OF_THE_FILE = [
+    ("  lr: 0.001", "  lr:", "lr:", "null"),
+    ("train:\n  lr: 0.001\n  optimizer: adam", "train: {lr: 0,004, optimizer: adam}\nenv:\n  A: b", "004", "decimals"),
+    ("metrics: [bleu]", "metrics: [blue]", "blue", "bleu"),
+    ("metrics: [bleu]", "baseline: modle", "modle", "model"),
+    ("metrics: [bleu]", "trees: [modle]", "modle", "model"),
+    ("arch: pascal_transformer, ", "extends: modl, ", "extends", "modl"),
+    ("{pascal-heads: 2}", "{pascal-heads: 2}, parse: linear", "linear", "parse"),
+    ("  valid: corpus/valid\n", "", "corpus:", "valid"),
+]
+OF_SUBCOMMANDS = [
+    ("metrics: [bleu]", "tokenize: 13b", "tokenize", "13a"),
+    ("metrics: [bleu]", "by: [deepth]", "score:", "depth"),
+    ("metrics: [bleu]", "beer: no-such-program -l de", "beer", "no-such-program"),
+    ("metrics: [bleu]", "groups: documents", "/documents", "score"),
+    ("corpus/test}", "corpus/tset}", "/corpus/tset.en", "corpus"),
+    ("train: corpus/train", "train: corpus/tran", "/corpus/tran.en", "corpus"),
+    ("corpus/test}", "corpus/test}\n  words: {de: no-such-program -x}", "words", "no-such-program"),
+    ("corpus/test}", "corpus/test}\n  filter: {languages: true}\nenv:\n  A: b", "filter", "xx"),
+    (CHAIN, "no_such_module", "no_such_module", "no_such_module"),
+    (CHAIN, "stanza, models: no-models", "no-models", "en"),
+    (CHAIN, "supar", "supar", "supar"),
+    (CHAIN, "json", "json", "load"),
+    (CHAIN, f"{CHAIN}, min_prob: 0.1", "min_prob", "distributions"),
+    (CHAIN, f"{CHAIN}, tokenizer: stanza", "tokenizer", "stanza"),
+    (CHAIN, f"{CHAIN}, tokenizer: spaces, split_sentences: true", "split_sentences", "single"),
+    (CHAIN, f"{CHAIN}, files: 'parses/{{split}}.conllu'", "/parses/train.conllu", "filter"),
+    ("pieces: {size: 60}", "pieces: {models: {en: segmentation.en.json}}", "/segmentation.en.json", "pieces"),
+]
+OF_FAIRSEQ = [
+    ("lr: 0.001", "lr: 0,004", "lr:", "decimals"),
+    ("lr: 0.001", "lr: 1e-3x", "lr:", "1e-3x"),
+    ("attention-heads: 4", "attention-heads: 5", "attention-heads", "divisible"),
+    ("optimizer: adam", "optimizer: adan", "adan", "adam"),
+    ("  optimizer: adam", "  optimizer: adam\n  adam-betas: (0.9,", "adam-betas", "(0.9,"),
+    ("  optimizer: adam", "  optimizer: adam\n  lr-scheduler: polynomial_decay", "lr-sch", "total-num-update"),
+    ("  optimizer: adam", "  optimizer: adam\n  dropuot: 0.1", "dropuot", "dropout"),
+    ("  optimizer: adam", "  optimizer: adam\n  dropuot: null", "dropuot", "dropout"),
+    ("  optimizer: adam", "  optimizer: adam\n  dropout: 1.5", "dropout", "between"),
+    ("  optimizer: adam", "  optimizer: adam\n  share-all-embeddings: true", "share-all", "joined"),
+    ("  optimizer: adam", "  optimizer: adam\n  best-checkpoint-metric: chrf", "best-checkpoint", "ppl"),
+    ("  optimizer: adam", "  optimizer: adam\n  restore-file: lost.pt", "restore-file", "lost.pt"),
+    ("arch: pascal_transformer", "arch: pascall_transformer", "pascall", "pascal_transformer"),
+    ("pascal-heads: 2", "pascal-heads: two", "two", "two"),
+    ("pascal-heads: 2", "pascal-heads: 9", "model", "heads"),
+    ("pascal-heads: 2", "encoder-syntax: pasca", "pasca", "pascal"),
+    ("pascal-heads: 2", "pascal-variance: 0", "variance", "0.001"),
+    ("  optimizer: adam", "  optimizer: adam\n  task: syntax_translatio", "task", "syntax_translation"),
+    ("pascal_transformer, options: {pascal-heads: 2}", "ldd_transformer", "model", "distributions"),
+    ("pascal_transformer, options: {pascal-heads: 2}", "lisa_transformer", "model", "criterion"),
+    ("parse: {source:", "parse: {target:", "model", "parse"),
+    ("  metrics: [bleu]", "  trees: [model]", "trees", "parents"),
+    ("  beam: 2", "  beem: 2", "beem", "beam"),
+    ("  beam: 2", "  beam: 0", "beam", "0"),
+    ("  beam: 2", "  beam: 2\n  diverse-beam-groups: 3", "diverse", "divisible"),
+]
+
+
+@pytest.fixture
+def wrong(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
+    """Writes the recipe with changes, next to its corpus, and returns its path."""
+    (tmp_path / "corpus").mkdir()
+    for split in ("train", "valid", "test"):
+        for lang in ("en", "de"):
+            (tmp_path / "corpus" / f"{split}.{lang}").write_text("a b\n" * 20)
+    monkeypatch.setattr(Runner, "run", lambda *args: pytest.fail("a stage has started"))
+
+    def write(*changes: tuple[str, str]) -> Path:
+        text = RECIPE
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after, 1)
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def first_problem(path: Path) -> SyntaxDataError:
+    try:
+        plan = Plan(load(path), path)
+        return next(problems(plan, [*plan.stages(plan.runs), plan.score(plan.tables()[0], plan.runs)], check_line))
+    except SyntaxDataError as error:
+        return error
+
+
+@pytest.mark.parametrize("kind", [OF_THE_FILE, OF_SUBCOMMANDS, OF_FAIRSEQ], ids=["file", "subcommands", "fairseq"])
+def test_a_wrong_recipe_is_told_with_its_line(wrong, kind):
+    for before, after, place, meant in kind:
+        if meant == "xx":  # a language that the identifier does not know
+            path = wrong(("target: de", "target: xx"), (before, after))
+            for split in ("train", "valid", "test"):
+                (path.parent / "corpus" / f"{split}.xx").write_text("a b\n" * 20)
+        else:
+            path = wrong((before, after))
+        error = first_problem(path)
+        assert meant in str(error), (after, error)
+        if place.startswith("/"):
+            assert error.path == path.parent / place[1:], (after, error)
+        else:
+            assert error.path == path and place in path.read_text().split("\n")[error.line - 1], (after, error)
+
+
+def test_all_problems_are_told_at_once_and_nothing_is_started(wrong, capsys):
+    path = wrong(("corpus/test}", "corpus/tset}"), ("lr: 0.001", "lr: 0,004"), ("metrics: [bleu]", "tokenize: 13b"))
+    for more in ((), ("--dry-run",)):
+        assert cli.main(["run", str(path), *more]) == 1
+        said = capsys.readouterr()
+        assert all(word in said.err for word in ("tset.en", "tset.de", "0,004", "13b")) and "export" not in said.out
+
+
+def test_a_right_recipe_has_no_problems(wrong, capsys):
+    path = wrong(("pascal_transformer", "pascal_transformer, train: {dropout: null}"))
+    assert run("run", path, "--dry-run") == 0
+    assert "fairseq-train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["12:30", "a, b"])
+def test_a_folder_whose_name_fairseq_splits_is_told(wrong, tmp_path, monkeypatch, name):
+    path, folder = wrong(), tmp_path / name
+
+    def told() -> list[SyntaxDataError]:
+        plan = Plan(load(path, {"folder": json.dumps(str(folder))}), path)
+        return list(problems(plan, plan.stages([]), check_line))
+
+    assert [error.path for error in told()] == [folder]
+    folder.mkdir()
+    monkeypatch.chdir(folder)  # where it is no part of the names that fairseq gets
+    assert told() == []
