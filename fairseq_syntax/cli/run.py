@@ -44,7 +44,7 @@ ARGUMENTS = [
     Option("recipe RECIPE.yaml", "the recipe"),
     Option("--keys", "print all keys of a recipe, and exit", action=_Keys, nargs=0),
     OneOf(
-        Flag("--dry-run", "print the commands without running them"),
+        Flag("--dry-run", "print the commands without running them, and what any of them would refuse"),
         Flag("--status", "show which steps are done, to do, or pending on an earlier one, and run nothing"),
         Flag("--report", "write the report from existing results, and run nothing"),
     ),
@@ -147,6 +147,8 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
     for note in _about_kept(work, runs=not (args.status or args.report)):
         print(note, file=sys.stderr, flush=True)
+    if args.dry_run:
+        print("\n".join(typed(work.all_stages(), work.variables)), flush=True)
     if not (args.status or args.report):
         # Before hours of parsing. All problems at once, since each would cost another start.
         unfinished = [stage for stage in work.all_stages() if not stage.is_done()]
@@ -156,7 +158,6 @@ def main(args: argparse.Namespace) -> int:
         if first is not None:
             raise first
     if args.dry_run:
-        print("\n".join(typed(work.all_stages(), work.variables)))
         return 0
     if args.status:
         for run in work.kept_runs:
