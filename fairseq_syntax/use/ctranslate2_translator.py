@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -119,13 +119,35 @@ class CTranslate2Translator(BaseTranslator):
                     return_end_token=alignments,
                     **self._options,
                 )
-                for k, result in zip(batch, results):
-                    yield k, self._of_result(result, limit, texts[k] if alignments else None, parses[k])
+                several = alignments and self.beam > 1 and len(batch) > 1
+                first = self._first_steps([tokens[k] for k in batch]) if several else repeat(None)
+                for k, result, row in zip(batch, results, first):
+                    yield k, self._of_result(result, limit, texts[k] if alignments else None, parses[k], row)
+
+    def _first_steps(self, tokens: list[list[str]]) -> Iterator[list[float]]:
+        """The attention of each sentence's first step, [source pieces].
+
+        With a beam and several sentences, CTranslate2 4.8 gives hypotheses the first step of another sentence. No word
+        precedes that step, so all hypotheses of a sentence have that of greedy search.
+        """
+        results = self._model.translate_batch(
+            tokens, max_input_length=0, beam_size=1, max_decoding_length=1, return_attention=True, return_end_token=True
+        )
+        return (result.attention[0][0] for result in results)
 
     def _of_result(
-        self, result: Any, limit: int, source: PieceText | None, parse: ParsedLine | None
+        self,
+        result: Any,
+        limit: int,
+        source: PieceText | None,
+        parse: ParsedLine | None,
+        first_step: list[float] | None = None,
     ) -> list[Translation]:
-        """Convert a CTranslate2 result to translations, with alignments if the source's words are given."""
+        """Convert a CTranslate2 result to translations, with alignments if the source's words are given.
+
+        Args:
+            first_step: the attention of the first step, if it is not that of the result
+        """
         hypotheses = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
             if source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]:
@@ -134,7 +156,10 @@ class CTranslate2Translator(BaseTranslator):
             if source is not None:
                 # One row per step; the step that reads a piece follows the one that generates it.
                 first = self.exported.alignment_shift
-                weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
+                attention = result.attention[rank]
+                if first_step is not None:
+                    attention[0] = first_step
+                weights = np.array(attention, dtype=np.float32)[first : first + count]
                 # If the search ends at the length limit, no step reads the last piece, so it has no attention.
                 weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
                 alignment = align(weights, source, spell(pieces, self._decode))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import binarized
+import numpy as np
 import pytest
 from data_errors import data_error
 from served import running
 from untrained import untrained
 
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.inference.alignment import align
+from fairseq_syntax.use import ctranslate2_translator
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
 from fairseq_syntax.use.serving.models import Source, load_models
@@ -80,3 +83,22 @@ def test_alignments_where_the_search_ends_by_length(folders):
         assert 0 < len(best.alignment.links) <= len(best.alignment.target_words)  # nothing is known of the last piece
     with data_error("checkpoint"):
         fast.align(["children"], ["Kinder"])
+
+
+def test_attention_is_that_of_a_sentence_alone(folders, monkeypatch):
+    """CTranslate2's beam search gives the first step of a sentence in a batch the attention of another one."""
+    texts = ["the dog sees the man.", "children", "the river follows the woman.", "the man", "a dog sees", "women see"]
+    fast, read = Translator.load(folders["fast"], device="cpu", nbest=2, **LENGTHS), []
+
+    def noting(weights, source, target):
+        read.append((source.text, target.text, weights))
+        return align(weights, source, target)
+
+    monkeypatch.setattr(ctranslate2_translator, "align", noting)
+    fast.translations(texts, alignments=True)
+    together, read[:] = sorted(read, key=lambda of_one: of_one[:2]), []
+    for text in texts:
+        fast.translations([text], alignments=True)
+    for ours, alone in zip(together, sorted(read, key=lambda of_one: of_one[:2]), strict=True):
+        assert ours[:2] == alone[:2]
+        np.testing.assert_allclose(ours[2], alone[2], atol=1e-4, err_msg=ours[0])
