@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -71,7 +72,19 @@ class NGramRepeatBlock(ngram_repeat_block.NGramRepeatBlock):
 
 
 def install() -> None:
-    """Make fairseq's generators use these."""
+    """Make fairseq's generators use these, with a beam that the words of the first step can fill.
+
+    A beam that is wider than the vocabulary without padding and ``</s>`` would hold hypotheses that never end, where a
+    translation may have one word.
+    """
+    original = sequence_generator.SequenceGenerator.__init__
+
+    @functools.wraps(original)
+    def limited(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.beam_size = min(self.beam_size, self.vocab_size - 2)
+
+    sequence_generator.SequenceGenerator.__init__ = limited
     search.DiverseBeamSearch = DiverseBeamSearch
     search.LengthConstrainedBeamSearch = LengthConstrainedBeamSearch
     sequence_generator.NGramRepeatBlock = NGramRepeatBlock

@@ -78,12 +78,20 @@ class LaSynEMCriterion(FairseqCriterion):
         # What the batch must contain of the target's syntax.
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
-    def forward(self, model, sample, reduce=True):
-        """Returns the loss, the sample size by which it is divided, and the logging output."""
-        decoder, target = model.decoder, sample["target"]
+    def check_model(self, model: Any) -> None:
+        """Raise SyntaxDataError if this criterion cannot train a model, before its data are loaded."""
+        decoder = getattr(model, "decoder", None)
         if not isinstance(decoder, LaSynDecoder):
             hint = "use --arch lasyn_transformer"
             raise SyntaxDataError("lasyn_em trains lasyn models", option="--criterion", hint=hint)
+        if decoder.tags is None and self.target_needs:
+            name = "--tag-weight" if self.tag_weight else "--observed-updates"
+            message = "with --latent-values there are no tags to learn from"
+            raise SyntaxDataError(message, option=name, hint=f"give {name} 0")
+
+    def forward(self, model, sample, reduce=True):
+        """Returns the loss, the sample size by which it is divided, and the logging output."""
+        decoder, target = model.decoder, sample["target"]
         features, extra = model(**sample["net_input"], features_only=True)
         # The number of tokens is known, so the host does not wait for the device.
         real = places_of(target.ne(self.padding_idx), sample["ntokens"])

@@ -106,7 +106,12 @@ def check_model(cfg: SyntaxTranslationConfig, model: Any) -> None:
 
 
 def check_criterion(criterion: Any, model: Any) -> None:
-    """Raises SyntaxDataError if a criterion would omit losses of a model, or change batches but not their parses."""
+    """Raises SyntaxDataError if a criterion would omit losses of a model, or change batches but not their parses.
+
+    A criterion may check the model itself, by a method ``check_model``.
+    """
+    if check := getattr(criterion, "check_model", None):
+        check(model)
     losses = getattr(model, "losses", ())
     if losses and not getattr(criterion, "takes_system_losses", False):
         raise SyntaxDataError(

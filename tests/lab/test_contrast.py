@@ -115,6 +115,15 @@ def test_tsv_and_several_sets(tmp_path):
         assert len({both.rows[row][0] for row in (item.correct, item.incorrect)}) == 1
 
 
+def test_an_empty_source_is_told_and_read(tmp_path, caplog):
+    path = write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n \ty\tz\n\ty\tz\n")
+    found = read_set(path)
+    assert (
+        len(found.items) == 3 and contrast.sources_of(found).tolist()[0] not in contrast.sources_of(found).tolist()[1:]
+    )
+    assert [record.getMessage() for record in caplog.records if "line 3" in record.getMessage()]
+
+
 def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
     with data_error(path="none.json"):
         read_set("none.json")
@@ -130,7 +139,6 @@ def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
         ("a.tsv", "source\tcorrect\tincorrect\n\nx\ty\tz\n", 2, []),
         ("a.tsv", "source\tcorrect\tincorrect\nx\ty\n", 2, []),
         ("a.tsv", "source\tcorrect\tincorrect\tdistance\nx\ty\tz\t1.5\n", 2, ["'1.5'"]),
-        ("a.tsv", "source\tcorrect\tincorrect\n \ty\tz\n", 2, []),
         ("a.tsv", "source\tcorrect\tincorrect\n", None, []),
         ("a.json", "{", None, ["a.json: Invalid JSON"]),
         ("a.json", "{}", None, ["a.json: Input should be a valid array, not {}"]),

@@ -321,6 +321,11 @@ def test_a_template_of_another_length(length):
         translate(models, batch(5, 3), "template", templates=Given([1], [1] * length))
 
 
+def test_a_template_of_one_tag_with_a_beam_wider_than_its_words():
+    (best,) = translate([model()], batch(3), "template", beam=N_WORDS, templates=Given([1]))
+    assert len(best) == N_WORDS - 2 and all(len(h["tokens"]) == 2 for h in best)
+
+
 def test_bad_templates(tmp_path):
     names = ["</s>", "N", "V"]
     assert parse_template("N V _ N", names) == [1, 2, OPEN, 1]

@@ -23,6 +23,7 @@ from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.lab.scoring.diversity import Diversifier, training_bigrams
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, is_within, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
+from fairseq_syntax.tasks.refusals import check_criterion
 
 TAGS = ["DET", "NOUN", "VERB"]
 
@@ -132,10 +133,13 @@ def test_without_tags_no_parse_is_asked_for():
 
 def test_what_cannot_be_trained_on():
     sample = batch(some_lines())
-    with data_error("name"):
-        criterion()(tiny_model("lasyn_transformer", latent_values=7), sample)
+    unnamed = tiny_model("lasyn_transformer", latent_values=7)
+    for option, given in (("--tag-weight", {}), ("--observed-updates", {"tag_weight": 0, "observed_updates": 2})):
+        with data_error(f"{option} 0", option=option):
+            check_criterion(criterion(**given), unnamed)
+    check_criterion(criterion(tag_weight=0), unnamed)
     with data_error("--arch", "lasyn_transformer"):
-        criterion()(tiny_model("transformer"), sample)
+        check_criterion(criterion(), tiny_model("transformer"))
     sample["tgt_syntax"].upos[:] = 0
     with data_error("UPOS"):
         criterion()(tiny_model("lasyn_transformer"), sample)

@@ -64,6 +64,8 @@ def words_of(hypotheses: list[list[dict]]) -> list[list[list[int]]]:
 
 def beam(search: Searches) -> None:
     assert {len(best) for best in search.default} == {BEAM} and {len(best) for best in search(beam=2)} == {2}
+    widest = search(beam=99, max_len_b=1)  # wider than there are words
+    assert {len(best) for best in widest} == {len(search.dictionary) - 2}
     greedy, wide = search(beam=1, unnormalized=True), search(beam=16, unnormalized=True)
     assert sum(w[0]["score"] for w in wide) > sum(g[0]["score"] for g in greedy)
 

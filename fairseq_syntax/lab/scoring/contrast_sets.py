@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from fairseq_syntax.lab.scoring.outputs import check_parallel
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name, without_mark
 from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
+logger = logging.getLogger(__name__)
 LONGEST = 15  # words; longer distances form one group, as in LingEval97's program
 OPTIONAL = ("category", "distance")
 COLUMNS = ("source", "correct", "incorrect", *OPTIONAL)  # of a TSV file
@@ -167,13 +169,17 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
 
 
 def _checked(contrast: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
-    """Check that a set has items and no empty source; ``first_line`` is that of the first source, if each has one."""
+    """Check that a set has items, and warn of empty sources; ``first_line`` is the line of the first, if each has one.
+
+    Published sets have some.
+    """
     if not contrast.items:
         raise SyntaxDataError(f"the set {contrast.name} has no pairs", path=path)
-    for number in sorted({contrast.rows[item.correct][0] for item in contrast.items}):
-        if not contrast.sources[number].strip():
-            line = None if first_line is None else first_line + number
-            raise SyntaxDataError(f"source {number + 1} is empty", path=path, line=line)
+    used = sorted({contrast.rows[item.correct][0] for item in contrast.items})
+    if empty := [number for number in used if not contrast.sources[number].strip()]:
+        place = f"source {empty[0] + 1}" if first_line is None else f"line {first_line + empty[0]}"
+        more = f" (the first of {len(empty)})" if len(empty) > 1 else ""
+        logger.warning("%s: %s is empty%s: models decide without a source there", path, place, more)
     return contrast
 
 
