@@ -1,11 +1,12 @@
 r"""Write a recipe for your own parallel text.
 
-The commented recipe sets sizes of model, training and vocabulary that suit the corpus, a parser if one of the systems
-reads a parse, and the tokenizer for scoring the target language. A split is a prefix (corpus/train for corpus/train.en
-and corpus/train.ja), two files, or a .tsv file.
+The commented recipe sets sizes of model, training and vocabulary that suit the corpus, and the tokenizer for scoring.
+The baseline is a Transformer with relative positions in its encoder, which every system gets, too. A system that reads
+the parse is also trained on other sentences' trees, as a placebo. A split is a prefix (corpus/train for corpus/train.en
+and corpus/train.ja), two files, or a .tsv file. A recipe of init that nobody has changed is replaced.
 
     fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
-        --system pascal
+        --system supervised_heads
 """
 
 from argparse import Namespace
@@ -18,14 +19,16 @@ from typing import Any
 from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL, USER_DIR
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.start import systems
+from fairseq_syntax.lab.recipes.start import DEFAULT, system_names
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, check_output
 
 
 def _add_system(parser: Any) -> None:
-    names = sorted(systems())
-    about = f"beside the plain Transformer: {', '.join(names)}, or one of a plugin (default: pascal)"
+    about = (
+        f"beside the baseline: {', '.join(system_names())}, transformer (without relative positions), or one of a "
+        f"plugin; in any case (default: {DEFAULT})"
+    )
     Option("--system NAME", about, **SEVERAL)(parser)
 
 
@@ -47,16 +50,19 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.overlaps import remarks_on
     from fairseq_syntax.corpus.parsing.stanza_models import model_folder
     from fairseq_syntax.lab.recipes.reading import load
-    from fairseq_syntax.lab.recipes.start import first_recipe
+    from fairseq_syntax.lab.recipes.start import first_recipe, signed, written_by_init
 
     path = Path(args.output)
     check_output(path)
-    if path.exists():
-        raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     langs = args.source_lang, args.target_lang
-    chosen = list(dict.fromkeys(args.system or ["pascal"]))
+    chosen = args.system or [DEFAULT]
     tests = named_splits(args.test)
     text = first_recipe(path, *langs, args.train, args.valid, tests, chosen, args.model_dir, args.user_dir)
+    if path.exists() and not written_by_init(path):
+        raise SyntaxDataError(
+            "exists already, and has been changed", path=path, hint="remove it, or name another --output"
+        )
+    text = signed(text)
     with atomic_open(path) as file:
         file.write(text)
     recipe = load(path)  # errors should be found here rather than by `run`

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 from data_errors import refused
-from tiny_syntax import tiny_model
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_syntax
 from fairseq_syntax import cli
+from fairseq_syntax.cli.command import check_line
+from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.start import systems
+from fairseq_syntax.lab.recipes.start import system_names
+from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
-from fairseq_syntax.model.transformer import PRESETS, criterion_of
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
 
+CHAIN = "fairseq_syntax.corpus.parsing.chain"
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
 WORDS = ["a", "man", "in", "red", "shirt", "rides", "his", "bike", "near", "two", "dogs", "and", "one", "cat"]
@@ -45,34 +49,53 @@ def init(target: str, more: str = "") -> None:
     assert cli.main(shlex.split(f"init {files} -s en -t {target} {more}")) == 0
 
 
-def test_every_system_that_it_offers_is_one(corpus):
-    init("de", f"--system {' '.join(systems())}")
+def test_it_offers_every_registered_system():
+    lstms = {arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SyntaxLSTMModel)}
+    assert set(system_names()) == {*ENCODER_SYSTEMS, *DECODER_SYSTEMS, *lstms}
+
+
+@pytest.mark.parametrize("kind", ["transformer", "lstm"])
+def test_every_system_is_beside_the_baseline_and_its_placebo(corpus, kind):
+    """With relative positions beside it, and with what it reads of the parses."""
+    names = [name for name in system_names() if name.endswith("_lstm") == (kind == "lstm")]
+    init("de", f"--system {' '.join(names)}")
     recipe = load(Path("recipe.yaml"))
-    assert list(recipe.systems) == ["transformer", *systems()]
-    assert recipe.parse.source.distributions, "LDD reads the parser's probabilities"
-    for name, system in list(recipe.systems.items())[1:]:
-        preset = PRESETS[system.arch]
-        assert preset["encoder_syntax"].split(",")[-1] == name and "decoder_syntax" not in preset
-        assert system.train.get("criterion", "label_smoothed_cross_entropy") == criterion_of(preset)
+    first, *others = recipe.systems.items()
+    assert first[1].arch == {"lstm": "lstm", "transformer": "relative_positions_transformer"}[kind]
+    assert {name.removesuffix(".shuffled") for name, _ in others} | {first[0]} >= set(names)
+    for name, system in others:
+        assert kind == "lstm" or "relative_positions" in system.options["encoder-syntax"].split(",")
+        assert (system.parse == "shuffled") == name.endswith(".shuffled")
+    if kind == "transformer":
+        assert recipe.parse.source.distributions, "LDD reads the parser's probabilities"
+        assert recipe.parse.target and recipe.systems["lasyn"].train == {"criterion": "lasyn_em"}
+        assert recipe.systems["dbsa"].arch == "dbsa_transformer" and "lasyn.shuffled" not in recipe.systems
 
 
-def test_it_offers_every_registered_system_that_reads_no_parse_of_the_target():
-    both_sides = {p["encoder_syntax"] for p in PRESETS.values() if {"encoder_syntax", "decoder_syntax"} <= set(p)}
-    assert set(systems()) == set(ENCODER_SYSTEMS) - both_sides
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["transformer", "lstm"])
+def test_fairseq_trains_and_searches_with_every_system(corpus, kind):
+    names = [name for name in system_names() if name.endswith("_lstm") == (kind == "lstm")]
+    init("de", f"--system {' '.join(names)}")
+    path = Path("recipe.yaml")
+    path.write_text(path.read_text().replace("parser: stanza", f"parser: {CHAIN}"))
+    plan = Plan(load(path, {"pieces.size": "60"}), path)
+    runs = [run for run in plan.runs if plan.recipe.systems[run.system].parse == "parse"]
+    assert list(problems(plan, plan.stages(runs), check_line)) == []
 
 
-@pytest.mark.parametrize("name", systems())
-def test_the_text_is_parsed_if_a_model_of_these_systems_reads_a_parse(corpus, capsys, name):
-    init("de", f"--system {name}")
+@pytest.mark.parametrize(("names", "parsed"), [("PASCAL", True), ("relative-positions transformer", False)])
+def test_the_text_is_parsed_if_a_model_reads_a_parse(corpus, capsys, names, parsed):
+    init("de", f"--system {names}")
     recipe = load(Path("recipe.yaml"))
-    system = recipe.systems[name]
-    names = {key.replace("-", "_"): value for key, value in system.options.items()}
-    Path("groups.txt").write_text("one: a b\ntwo: c d\n")
-    needs = tiny_model(system.arch, ldd_label_groups="groups.txt", **names).training_needs
-    source = recipe.parse.source
-    assert bool(source) == bool(needs) and (source is None or source.distributions == ("arcs" in needs))
-    assert bool(source) == (name != "relative_positions"), "all others are trained with a parse"
-    assert ("no-models" in capsys.readouterr().out) == bool(needs), "a parser is asked for only where one is used"
+    assert bool(recipe.parse.source) == parsed == ("no-models" in capsys.readouterr().out)
+    assert ("pascal" in recipe.systems) == parsed and (recipe.score.shares is not None) == parsed
+
+
+def test_lstms_and_transformers_are_not_of_one_recipe(corpus):
+    files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
+    refused(["init", *files, "--system", "pascal", "gcn_lstm"], option="--system")
+    refused(["init", *files, "--system", "pascall"], "pascal", option="--system")
 
 
 def test_models_of_a_parser_are_used_where_no_system_needs_them(corpus):
@@ -115,6 +138,8 @@ def test_what_it_says(corpus, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert load(Path("other.yaml")).parse.source.models == "."
     files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
+    init("de", "--system pascal")  # as nobody has changed the first one
+    Path("recipe.yaml").write_text(Path("recipe.yaml").read_text().replace("seeds: [1]", "seeds: [1, 2]"))
     refused(["init", *files], path="recipe.yaml")
     (corpus / "corpus" / "valid.de").write_text("eine\n")
     refused(["init", *files, "--output", "third.yaml"], "corpus/valid.de")
@@ -130,7 +155,7 @@ def test_it_runs_to_the_table_and_to_a_command_that_translates(corpus, capsys):
     assert cli.main(["run", "recipe.yaml", "--workers", "2", "--set", *changes]) == 0
     said = capsys.readouterr().out
     assert "\nruns/recipe/report.md: the report\n" in said, "named as seen from the current folder"
-    assert "| pascal |" in (corpus / "runs" / "recipe" / "report.md").read_text("utf-8")
+    assert "| supervised_heads.shuffled |" in (corpus / "runs" / "recipe" / "report.md").read_text("utf-8")
     command = shlex.split(said.splitlines()[-1])
     assert command[:3] == ["next:", "fairseq-syntax", "translate"] and Path(command[3]).exists()
     assert command[-2:] == ["--model-dir", "models"], "of the recipe: it is the parser's now as then"

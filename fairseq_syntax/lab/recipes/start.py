@@ -6,92 +6,124 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
+from fairseq_syntax.runtime.files import fingerprint
 
-_PARSE = "parse:\n  source:\n    parser: stanza\n    {models}{distributions}"
+_PARSE = "parse:{sides}{controls}"
+_SIDE = "\n  {side}:\n    parser: stanza\n    {models}{distributions}"
 _NO_PARSE = "# parse: {source: {parser: stanza}}    # for systems that read a parse; none of these does"
 _NO_MODELS = "# models: DIR             # default: the models that Stanza has downloaded"
 _DISTRIBUTIONS = "\n    distributions: true         # the parser's probabilities"
+_CONTROLS = "\n  controls: {shuffled: shuffled}    # the trees of other sentences of the same length"
+_SHARES = "\n  shares: {controls: [shuffled]}    # how much of each gain these trees give"
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
+_SIZE = """\
+  encoder-layers: {scale.layers}
+  decoder-layers: {scale.layers}
+  encoder-embed-dim: {scale.width}
+  decoder-embed-dim: {scale.width}
+  encoder-ffn-embed-dim: {scale.inner}
+  decoder-ffn-embed-dim: {scale.inner}
+  encoder-attention-heads: {scale.heads}
+  decoder-attention-heads: {scale.heads}{normalize}"""
+_LSTM_SIZE = """\
+  encoder-embed-dim: {scale.width}
+  decoder-embed-dim: {scale.width}
+  encoder-hidden-size: {scale.width}
+  encoder-bidirectional: true
+  decoder-hidden-size: {scale.inner}
+  decoder-out-embed-dim: {scale.width}"""
 SYSTEMS = Path(__file__).parents[2] / "systems"
-_SYSTEM = re.compile(r'^@register_encoder_system\("(\w+)"\)$', re.M)
-_CRITERION = re.compile(r'^    (?:\w+, )*criterion\b[^="]*= (?:\w+, )*"(\w+)"', re.M)  # also beside other attributes
-_PRESET = re.compile(r'^register_presets\(\s*"(\w+)",\s*encoder_syntax="([\w,]+)"(.*?)\)$', re.M | re.S)
+_SYSTEM = re.compile(r'^@register_(?:encoder|decoder)_system\("(\w+)"\)$', re.M)
+_LSTM = re.compile(r'^@register_lstm\("(\w+)"\)$', re.M)
+BASELINE, PLACEBO, DEFAULT = "relative_positions", "shuffled", "supervised_heads"
+# Options of systems as in the experiments whose results docs/what-syntax-gives.md reports.
+_MEASURED = {"supervised_heads": {"child-weight": 0}}
+
+
+def system_names() -> list[str]:
+    """The systems of this package that a first recipe can have, and LSTMs.
+
+    They are read from the source code, since ``--help`` and completion list them, and importing them would import
+    fairseq, which takes seconds; a test compares them with the registered ones.
+    """
+    texts = [path.read_text(encoding="utf-8") for path in SYSTEMS.rglob("*.py")]
+    return sorted({name for text in texts for pattern in (_SYSTEM, _LSTM) for name in pattern.findall(text)})
 
 
 class Entry(NamedTuple):
-    """A system of a recipe: its text, with architecture and criterion, and the encoder systems that it consists of."""
+    """A system of a recipe: its architecture and options, and what it reads of the source's and the target's parse."""
 
-    text: str
-    consists_of: list[str]
+    arch: str
+    options: Mapping[str, Any] = {}
+    criterion: str | None = None
+    needs: frozenset[str] = frozenset()
+    target_needs: frozenset[str] = frozenset()
+    is_lstm: bool = False
+
+    def text(self) -> str:
+        """Its value in a recipe."""
+        from fairseq_syntax.lab.recipes.reading import as_yaml
+
+        quoted = {
+            name: f'"{value}"' if "," in str(value) else as_yaml(str(value)) for name, value in self.options.items()
+        }
+        options = ", ".join(f"{name}: {value}" for name, value in quoted.items())
+        parts = [f"arch: {self.arch}", f"options: {{{options}}}" if options else ""]
+        parts.append(f"train: {{criterion: {self.criterion}}}" if self.criterion else "")
+        line = "{" + ", ".join(filter(None, parts)) + "}"
+        return line if len(line) < 90 else "".join(f"\n    {part}" for part in filter(None, parts))
 
 
-def systems() -> dict[str, Entry]:
-    """The encoder systems by name.
+def entry_of(name: str, user_dir: Sequence[str] = ()) -> Entry:
+    """The entry of a system, in any case and with hyphens or underscores; a Transformer has relative positions, too.
 
-    They are read from the source code, since ``--help`` and completion list them, and importing them would import
-    fairseq, which takes seconds; a test compares them with the registered systems. Systems for both sides are left out,
-    because a first recipe parses only the source.
+    Args:
+        user_dir: folders of plugins, whose systems may be named
+
+    Raises:
+        SyntaxDataError: there is no such system, or a plugin cannot be imported
     """
-    texts = [path.read_text(encoding="utf-8") for path in sorted(SYSTEMS.glob("*.py"))]
-    presets = {
-        names.split(",")[-1]: (arch, names, more) for text in texts for arch, names, more in _PRESET.findall(text)
-    }
-    bodies: dict[str, str] = {}
-    for text in texts:
-        _, *parts = _SYSTEM.split(text)
-        bodies.update(zip(parts[::2], parts[1::2]))
-    entries = {}
-    for system in bodies:
-        arch, names, more = presets.get(system, ("syntax_transformer", system, ""))
-        if "decoder_syntax" in more:
-            continue
-        options = "" if system in presets else f", options: {{encoder-syntax: {system}}}"
-        criteria = [criterion for name in names.split(",") for criterion in _CRITERION.findall(bodies[name])]
-        train = f", train: {{criterion: {criteria[-1]}}}" if criteria else ""
-        entries[system] = Entry(f"{{arch: {arch}{options}{train}}}", names.split(","))
-    return entries
-
-
-def systems_of_plugins(folders: Sequence[str]) -> dict[str, Entry]:
-    """The encoder systems of plugins that do not read the target's parse, by name; imports the plugins."""
     from fairseq_syntax import register
 
-    register(folders)
+    register(user_dir)
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    from fairseq_syntax.model.decoder import DECODER_SYSTEMS
     from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+    from fairseq_syntax.model.lstm import SyntaxLSTMModel
     from fairseq_syntax.model.transformer import PRESETS, criterion_of
 
-    entries, ours = {}, systems()
-    presets = {
-        preset["encoder_syntax"].split(",")[-1]: (arch, preset)
-        for arch, preset in PRESETS.items()
-        if "encoder_syntax" in preset
-    }
-    for name, system in ENCODER_SYSTEMS.items():
-        arch, preset = presets.get(name, ("", {"encoder_syntax": name}))
-        if name in ours or system.__module__.startswith("fairseq_syntax.") or "decoder_syntax" in preset:
-            continue
-        parts = [f"arch: {arch or 'syntax_transformer'}"]
-        parts += [] if arch else [f"options: {{encoder-syntax: {name}}}"]
-        if (criterion := criterion_of(preset)) != criterion_of({}):
-            parts.append(f"train: {{criterion: {criterion}}}")
-        entries[name] = Entry("{" + ", ".join(parts) + "}", preset["encoder_syntax"].split(","))
-    return entries
-
-
-def _read_of_parses(chosen: Sequence[Entry]) -> set[str]:
-    """What systems read of the source's parse in training, as :attr:`.HeadSystem.training_needs`."""
-    from fairseq_syntax import register
-
-    register()  # first: it imports fairseq without fairseq's notices
-    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
-
-    return {need for entry in chosen for name in entry.consists_of for need in ENCODER_SYSTEMS[name].training_needs}
+    lstms = [arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SyntaxLSTMModel)]
+    if name == "transformer":
+        return Entry("transformer")
+    if name in lstms:
+        model = ARCH_MODEL_REGISTRY[name]
+        return Entry(name, needs=model.training_needs, is_lstm=True)
+    if name not in (known := {**ENCODER_SYSTEMS, **DECODER_SYSTEMS}):
+        message = f"there is no system {name}"
+        raise SyntaxDataError(message, option="--system", hint=meant(name, sorted([*known, *lstms, "transformer"])))
+    last = {(preset.get("encoder_syntax") or preset.get("decoder_syntax", "")).split(",")[-1]: (arch, preset)
+            for arch, preset in PRESETS.items()}  # fmt: skip
+    arch, preset = last.get(name, ("syntax_transformer", {"encoder_syntax": name}))
+    encoder = [one for one in preset.get("encoder_syntax", "").split(",") if one]
+    decoder = [one for one in preset.get("decoder_syntax", "").split(",") if one]
+    options: dict[str, Any] = {}
+    if name != BASELINE:
+        options = {"encoder-syntax": ",".join([*encoder, BASELINE]), **_MEASURED.get(name, {})}
+    criterion = criterion_of(preset)
+    return Entry(
+        arch,
+        options,
+        None if criterion == criterion_of({}) else criterion,
+        frozenset().union(*(ENCODER_SYSTEMS[one].training_needs for one in encoder)),
+        frozenset({"tree"} if decoder else ()),
+    )
 
 
 @dataclass(frozen=True)
@@ -137,9 +169,12 @@ def first_recipe(
 ) -> str:
     """The text of a commented recipe in the file ``path``, relative to which other files are named.
 
+    The first system is the baseline: a Transformer with relative positions, which are added to all others, or an LSTM.
+    Each system that reads the source's parse has a placebo: the same with other sentences' trees.
+
     Args:
         train, valid, tests: splits, as for :func:`.gathering.split_files`
-        chosen: names of systems; if none of them reads a parse, the text is not parsed
+        chosen: names of systems in any case; if none of them reads a parse, the text is not parsed
         models: the models of the source parser; with them, it is parsed all the same
         user_dir: folders of plugins, whose systems may be named, too
 
@@ -149,17 +184,28 @@ def first_recipe(
     from fairseq_syntax.lab.recipes.reading import as_yaml
 
     langs, base = (source, target), path.absolute().parent
-    known = systems()
-    if user_dir or not known.keys() >= {*chosen}:  # it imports fairseq, which takes seconds
-        known |= systems_of_plugins(user_dir)
-    for name in chosen:
-        if name not in known:
-            raise SyntaxDataError(f"there is no system {name}", option="--system", hint=meant(name, known))
-    entries = {name: known[name] for name in chosen}
-    read = _read_of_parses([*entries.values()])
+    names = list(dict.fromkeys(name.lower().replace("-", "_") for name in chosen))
+    entries = {name: entry_of(name, user_dir) for name in names}
+    is_lstm = {entry.is_lstm for entry in entries.values()}
+    if len(is_lstm) > 1:
+        raise SyntaxDataError(
+            "LSTMs and Transformers have other sizes and rates", option="--system", hint="write a recipe for each"
+        )
+    baseline = {"lstm": Entry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
+    entries = {**baseline, **entries}
+    read = frozenset().union(*(entry.needs for entry in entries.values()))
+    read_of_target = frozenset().union(*(entry.target_needs for entry in entries.values()))
+    systems = []
+    for name, entry in entries.items():
+        systems.append(f"  {name}: {entry.text()}\n".replace(": \n", ":\n"))
+        if entry.needs:
+            systems.append(f"  {name}.{PLACEBO}: {{extends: {name}, parse: {PLACEBO}}}\n")
+    found = f"models: {_named([models], base)}" if models else _NO_MODELS
+    of_source = _SIDE.format(side="source", models=found, distributions=_DISTRIBUTIONS if "arcs" in read else "")
+    of_target = _SIDE.format(side="target", models=_NO_MODELS if read else found, distributions="")
     parse = _PARSE.format(
-        models=f"models: {_named([models], base)}" if models else _NO_MODELS,
-        distributions=_DISTRIBUTIONS if "arcs" in read else "",
+        sides=(of_source if read or (models and not read_of_target) else "") + (of_target if read_of_target else ""),
+        controls=_CONTROLS if read else "",
     )
     splits = [split_files(texts, langs) for texts in (train, valid, *tests.values())]
     pairs, _, *counts = (sum(1 for _ in read_split(files, langs)) for files in splits)
@@ -170,6 +216,7 @@ def first_recipe(
     sizes = ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in many_characters))}" for lang in langs)
     # At a small model's learning rate, post-norm layers hardly learn a distant language.
     normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if is_small else ""
+    size = (_LSTM_SIZE if True in is_lstm else _SIZE).format(scale=scale, normalize=normalize)
     sets = zip(tests.items(), counts)
     lines = [f"\n    {as_yaml(name)}: {_named(texts, base)}    # {count} pairs" for (name, texts), count in sets]
     return _TEMPLATE.read_text(encoding="utf-8").format(
@@ -183,13 +230,15 @@ def first_recipe(
         valid=_named(valid, base),
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
-        parse=parse if read or models else _NO_PARSE,
+        parse=parse if read or read_of_target or models else _NO_PARSE,
         pieces=f"{{{sizes}}}",
         coverage=f", character_coverage: {{{covered}}}" if covered else "",
-        normalize=normalize,
+        size=size,
         updates=updates,
         warmup=min(4000, updates // 8),
-        systems="".join(f"  {name}: {entries[name].text}\n" for name in chosen),
+        systems="".join(systems),
+        shares=_SHARES if read else "",
+        about_baseline="a plain LSTM" if True in is_lstm else "a Transformer that needs no parse",
         tokenize=tokenizer_of(target),
         device="cpu" if is_small else "cuda",
     )
@@ -201,3 +250,17 @@ def _named(texts: Sequence[str], base: Path) -> str:
 
     names = [shown(text, base) for text in texts]
     return as_yaml(names[0] if len(names) == 1 else names)
+
+
+_SIGNATURE = "# fingerprint of the lines above, by which init sees that nobody has changed them: "
+
+
+def signed(text: str) -> str:
+    """A recipe with a last line by which :func:`written_by_init` recognizes it."""
+    return f"{text}{_SIGNATURE}{fingerprint(text)[:12]}\n"
+
+
+def written_by_init(path: Path) -> bool:
+    """Whether a recipe is as ``init`` wrote it, so that nothing of the user is lost when it is written again."""
+    text, mark, digest = path.read_text(encoding="utf-8", errors="replace").rpartition(_SIGNATURE)
+    return bool(mark) and digest.strip() == fingerprint(text)[:12]
