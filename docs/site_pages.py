@@ -327,7 +327,6 @@ def _architectures() -> list[str]:
     """Every ``--arch`` of this package: the systems that it has, and the criterion that trains them."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_syntax.model.heads import HeadSystem
     from fairseq_syntax.model.lstm import SyntaxLSTMModel
     from fairseq_syntax.model.transformer import PRESETS, SIZES, criterion_of
 
@@ -337,18 +336,17 @@ def _architectures() -> list[str]:
     for arch, preset in sorted(PRESETS.items()):
         sides = [(side, preset.get(f"{side}_syntax")) for side in ("encoder", "decoder")]
         given = " ".join(f"`--{side}-syntax {names}`" for side, names in sides if names)
-        criterion = criterion_of(preset)
-        trained_by = "any" if criterion == HeadSystem.criterion else f"`{criterion}`"
-        rows.append(f"| `{arch}` | {given or 'any'} | {trained_by if given else 'as they need'} |")
+        rows.append(f"| `{arch}` | {given or 'any'} | {f'`{criterion_of(preset)}`' if given else 'as they need'} |")
     return [
         f"Each has smaller sizes, too: {' and '.join(sizes)} after its name. `syntax_transformer` takes any of the "
-        "systems, with commas (`--encoder-syntax pascal,supervised_heads`).",
+        "systems, with commas (`--encoder-syntax pascal,supervised_heads`). Models whose systems have no losses can be "
+        "trained with any criterion.",
         "",
         "| `--arch` | systems | `--criterion` |",
         "|:--|:--|:--|",
         *rows,
         "",
-        f"LSTMs, each with a system of its own, and any criterion: {', '.join(lstms)}.",
+        f"LSTMs, each with a system of its own: {', '.join(lstms)}.",
     ]
 
 

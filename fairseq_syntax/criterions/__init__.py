@@ -1,5 +1,5 @@
 """The training criteria. They are imported eagerly, since fairseq's ``--user-dir`` does not search for them."""
 
-from fairseq_syntax.criterions import lasyn_em, supervised_head
+from fairseq_syntax.criterions import chunked_cross_entropy, lasyn_em
 
-__all__ = ["lasyn_em", "supervised_head"]
+__all__ = ["chunked_cross_entropy", "lasyn_em"]

@@ -178,7 +178,7 @@ class HeadSystem(nn.Module):
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
     reads_queries: ClassVar[bool] = False
-    criterion: ClassVar[str] = "label_smoothed_cross_entropy"
+    criterion: ClassVar[str] = "chunked_cross_entropy"
     _layers: Sequence[int] = ()
 
     def __init__(self, options: Any, args: Namespace, task: SyntaxTask) -> None:

@@ -23,7 +23,7 @@ class GuidedConfig(SystemConfig):
     guided_updates: int = option(
         0,
         "for the first N updates, attend globally with decreasing weight, and train the predictor towards "
-        "the mean position of that attention; needs --criterion supervised_head",
+        "the mean position of that attention; needs --criterion chunked_cross_entropy",
         "0, as in the paper",
         low=0,
     )

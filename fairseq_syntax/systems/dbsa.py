@@ -83,7 +83,7 @@ class DbsaConfig(SystemConfig):
 class DbsaHead(BiaffineHead):
     """Code shared by both sides: linear queries and keys, and one set of options."""
 
-    config, criterion, linear = DbsaConfig, "supervised_head", True
+    config, linear = DbsaConfig, True
 
 
 @register_encoder_system("dbsa")

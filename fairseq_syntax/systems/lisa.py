@@ -141,7 +141,7 @@ class Lisa(BiaffineHead, EncoderSystem):
     an upper bound.
     """
 
-    config, criterion, loss_name = LisaConfig, "lisa", "lisa"
+    config, loss_name = LisaConfig, "lisa"
 
     def __init__(self, options: LisaConfig, args: Namespace, task: SyntaxTask) -> None:
         super().__init__(options, args, task)

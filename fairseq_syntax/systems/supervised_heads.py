@@ -128,7 +128,6 @@ class SupervisedHeads(EncoderSystem):
 
     config = SupervisedHeadsConfig
     training_needs = frozenset({"tree"})
-    criterion = "supervised_head"
 
     def __init__(self, options: SupervisedHeadsConfig, args: Namespace, task: SyntaxTask) -> None:
         super().__init__(options, args, task)

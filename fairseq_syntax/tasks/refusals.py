@@ -117,7 +117,7 @@ def check_criterion(criterion: Any, model: Any) -> None:
         raise SyntaxDataError(
             f"omits losses of the model: {', '.join(losses)}",
             option="--criterion",
-            hint="use supervised_head, which is label-smoothed cross entropy with these losses",
+            hint="use chunked_cross_entropy, which is label-smoothed cross entropy with these losses",
         )
     if getattr(criterion, "rdrop_alpha", 0) > 0 and getattr(model, "training_needs", None):
         raise SyntaxDataError(

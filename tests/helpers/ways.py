@@ -43,6 +43,7 @@ from fairseq_syntax.corpus.conllu import write_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.heads import HeadSystem
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.transformer import PRESETS, criterion_of
 
@@ -56,7 +57,7 @@ LSTM = (
 )
 # What a criterion is given; others take nothing.
 CRITERIA = {
-    "label_smoothed_cross_entropy": "--label-smoothing 0.1",
+    **dict.fromkeys(("label_smoothed_cross_entropy", "chunked_cross_entropy"), "--label-smoothing 0.1"),
     "lasyn_em": "--latent-values 3 --tag-weight 0",
 }
 # The rows of systems that have more than one, or more than their name says: what is given before the criterion.
@@ -110,7 +111,7 @@ def lstms() -> dict[str, str]:
     rows = {"lstm": f"--arch lstm {PLAIN}"}
     for arch, model in ARCH_MODEL_REGISTRY.items():
         if issubclass(model, SyntaxLSTMModel):
-            rows |= rows_of(arch, arch, PLAIN)
+            rows |= rows_of(arch, arch, criterion(HeadSystem.criterion))
     return rows
 
 

@@ -40,7 +40,7 @@ def test_the_example_has_all_its_keys_read():
     assert recipe.seeds == [1, 2, 3]
     linear = recipe.systems["pascal.linear"]
     assert (linear.arch, linear.options, linear.parse) == ("pascal_transformer", {"pascal-heads": "2"}, "linear")
-    assert recipe.systems["PSH"].train == {"criterion": "supervised_head"}
+    assert recipe.systems["PSH"].train == {"label-smoothing": "0.0"}
     assert recipe.parse.controls["linear"].make == ["linear"]
     assert recipe.translate.options == {"beam": "4", "max-tokens": "4000"}
 

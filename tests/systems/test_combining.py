@@ -18,7 +18,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 from torch import nn
 
 from fairseq_syntax.compat.models import name_dropouts
-from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
+from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.decoder import DecoderSystem, build_decoder

@@ -11,8 +11,8 @@ import torch
 from fairseq.models import MODEL_REGISTRY
 from test_device import GROUPS, batch, some_lines
 
+from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMConfig, LaSynEMCriterion
-from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS

@@ -18,8 +18,8 @@ from random_parses import EOS, PAD, Line, pad, random_line
 
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.data.packing import pack
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator

@@ -19,8 +19,8 @@ from test_device import LSTMS, TRANSFORMERS, batch, encoder_model, some_lines
 from tiny_syntax import dictionary, tiny_model, tiny_task
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.model.sparse_factors import sparse_factor_attention
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 

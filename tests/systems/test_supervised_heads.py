@@ -14,8 +14,8 @@ from fairseq.logging import metrics
 from random_parses import Line, batch, pad, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 
+from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.supervised_heads import (

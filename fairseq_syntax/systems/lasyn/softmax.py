@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_syntax.model.devices import full_precision, thresholds
+from fairseq_syntax.model.output_loss import chunk_size, smoothing_weights
 
 # Products below this are recomputed. Each term lost by underflow is below 1.2e-38, so with fewer than a million words
 # the lost terms are less than 2e-7 of any product above it.
@@ -151,9 +152,7 @@ class _EMLossFunction(torch.autograd.Function):
         dtype = log_prior.dtype
         # The products for gradients are computed in `dtype`, since elements of dA would underflow in half precision.
         weight32, embed32, weight = weight.to(dtype), embed.to(dtype), weight.to(hidden.dtype)
-        # fairseq's label smoothing: each word has the weight `off`, and the target `on` in addition.
-        off = smoothing / (n_words - 1) if smoothing else 0.0
-        on = 1.0 - smoothing - off if smoothing else 1.0
+        off, on = smoothing_weights(smoothing, n_words)
         # All logits are relative to their row's maximum, which does not change probabilities.
         tags, exp_tags, by_word, safe = tag_tables(weight32, embed32)
         tag_sum = tags.sum(dim=1) if smoothing else None
@@ -255,13 +254,13 @@ def em_loss(
     hidden: h [N, C], the decoder's output; weight: W [V, C]; embed: e [Z, C]; log_prior: log P(z) [N, Z] in float32
     or float64; target: y [N], int64, without padding. `smoothing` is the probability mass that label smoothing, as in
     fairseq, takes from the target of each log P(y | z); it does not affect the E-step. `chunk`: the number of positions
-    at a time (by default as many as fit a scratch matrix of 16 MB). `observed`: known values [N] int64, or -1; the
+    at a time (by default :func:`.chunk_size`). `observed`: known values [N] int64, or -1; the
     posterior of a known value is 1.
 
     The gradient of `loss` is that of -sum_n sum_z gamma log P(y_n, z). Without smoothing, this is the gradient of the
     negative log marginal (Fisher's identity). It is computed together with the value if gradients are enabled.
     """
-    chunk = chunk or max(64, thresholds(hidden.device).scratch // weight.size(0))
+    chunk = chunk or chunk_size(hidden.device, len(weight))
     differentiate = torch.is_grad_enabled()  # inside the function's forward, gradients are disabled
     with full_precision(hidden):
         return EMLoss(
