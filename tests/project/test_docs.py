@@ -281,8 +281,8 @@ def test_every_subcommand_and_option_is_in_the_reference() -> None:
         "--gcn-after",
     ):
         assert f"| `{option}` |" in options, option
-    assert "| `supervised_head_transformer` | `--encoder-syntax supervised_heads` | `supervised_head` |" in options
-    assert "| `pascal_transformer` | `--encoder-syntax pascal` | any |" in options
+    assert "| `pascal_transformer` | `--encoder-syntax pascal` | `chunked_cross_entropy` |" in options
+    assert "| `lasyn_transformer` | `--decoder-syntax lasyn` | `lasyn_em` |" in options
     architectures = options.partition("## Architectures")[2].partition("\n## ")[0]
     for system in (*ENCODER_SYSTEMS, *DECODER_SYSTEMS, "dlaa_lstm", "tree2seq_lstm"):
         assert re.search(rf"\b{system}\b", architectures), system
