@@ -13,7 +13,7 @@ from __future__ import annotations
 import types
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar, get_args, get_type_hints
 
 from fairseq.dataclass import FairseqDataclass
@@ -23,7 +23,7 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import Range
 
-__all__ = ["SystemConfig", "check_options", "layer_numbers", "option", "option_name"]
+__all__ = ["SystemConfig", "check_options", "layer_numbers", "option", "option_name", "stored_value"]
 
 # Options that a model sets itself, so that its checkpoint has the names behind its ids (labels, tags). By the option,
 # the side ("source" or "target") of the names. Who sets such an option registers it here.
@@ -51,6 +51,7 @@ def option(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[str] = (),
+    was: str | None = None,
 ) -> Any:
     """A field of a configuration.
 
@@ -59,8 +60,9 @@ def option(
         shown: how ``--help`` writes the default; an empty string omits it
         low, high: inclusive bounds of a number; None for no bound
         choices: the valid values of a string
+        was: its field's former name, under which older checkpoints have its value
     """
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = {"was": was}
     notes = []
     bounds = [bound for bound in (default, low, high) if bound is not None]
     if low is not None or high is not None:
@@ -74,6 +76,12 @@ def option(
         notes.append(f"default: {shown}")
     metadata["help"] = f"{help} ({'; '.join(notes)})" if notes else help
     return field(default=default, metadata=metadata)
+
+
+def stored_value(of: Field[Any], options: Mapping[str, Any]) -> Any:
+    """The value of a configuration's field in options, which may be older than the field's name; None if not set."""
+    value, was = options.get(of.name), of.metadata.get("was")
+    return options.get(was) if value is None and was else value
 
 
 def option_name(field_name: str) -> str:
@@ -114,7 +122,7 @@ def read_options(config: type[Config], args: Namespace) -> Config:
     hints = get_type_hints(config)
     values = {}
     for f in fields(config):
-        value = None if f.name == "_name" else getattr(args, f.name, None)
+        value = None if f.name == "_name" else stored_value(f, vars(args))
         if value is None:
             continue
         wanted = _type(hints[f.name])

@@ -20,7 +20,7 @@ from fairseq_syntax.data.directory import (
     segmentation_path,
 )
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, SystemConfig, option_name
+from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, SystemConfig, option_name, stored_value
 from fairseq_syntax.model.transformer import SYSTEMS
 from fairseq_syntax.plugins import named_by
 from fairseq_syntax.runtime.files import fingerprint
@@ -166,10 +166,11 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
             logger.warning(message, path, option_name(name), before[name], now.get(name) or "none")
     for config in _configs(before) & _configs(now):
         for f in fields(config):
-            trained, here = (f.default if o.get(f.name) is None else o[f.name] for o in (before, now))
+            values = (stored_value(f, options) for options in (before, now))
+            trained, here = (f.default if value is None else value for value in values)
             if str(trained) != str(here):
-                values = ("its default" if value is None else value for value in (trained, here))
-                logger.warning("%s: %s was %s when it was trained, and is %s now", path, option_name(f.name), *values)
+                names = ("its default" if value is None else value for value in (trained, here))
+                logger.warning("%s: %s was %s when it was trained, and is %s now", path, option_name(f.name), *names)
 
 
 def _configs(options: Mapping[str, Any]) -> set[type[SystemConfig]]:
