@@ -268,11 +268,6 @@ class SyntaxLSTMModel(LSTMModel):
         """Record in ``args``, and so in the checkpoint, what the model needs to know about the task's data."""
 
     @classmethod
-    def check_options(cls, args: Namespace) -> None:
-        """Raise SyntaxDataError if an option of the system has an invalid value."""
-        read_options(cls.config, args)
-
-    @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)

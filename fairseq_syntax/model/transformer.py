@@ -49,11 +49,6 @@ class SyntaxTransformerModel(TransformerModel):
             add_options(parser, config)
 
     @classmethod
-    def check_options(cls, args: Namespace) -> None:
-        """Raise SyntaxDataError if options name an unknown system, or an option of a system has an invalid value."""
-        check_systems(args)
-
-    @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:
         """Build the model; the systems read the task's label inventories."""
         syntax_architecture(args)

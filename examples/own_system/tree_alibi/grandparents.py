@@ -41,7 +41,6 @@ class GrandparentHead(EncoderSystem):
 
     config = GrandparentConfig
     training_needs = frozenset({"tree"})
-    criterion = "supervised_head"  # label-smoothed cross entropy with the losses of systems
 
     def __init__(self, options: GrandparentConfig, args: Namespace, task: SyntaxTask) -> None:
         super().__init__(options, args, task)
