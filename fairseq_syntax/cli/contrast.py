@@ -157,6 +157,7 @@ def _forced_scores(
     args: Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
     """Yield each model's name and scores of the rows; all models are loaded before the first one scores."""
+    from fairseq_syntax.use.exported import data_for
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
     from fairseq_syntax.use.translator import Translator
 
@@ -165,7 +166,7 @@ def _forced_scores(
     options = {"parser_name": args.parser, "parser_lang": args.lang, "parser_dir": args.model_dir}
     options["device"] = args.device
     decoders = {
-        name: ForcedDecoder(Translator.load(paths, args.data, **options), max_tokens=args.max_tokens)
+        name: ForcedDecoder(Translator.load(paths, data_for(paths, args.data), **options), max_tokens=args.max_tokens)
         for name, paths in models.items()
     }
     if args.conllu:

@@ -68,6 +68,12 @@ class Exported:
         return exported
 
 
+def data_for(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], data: str | None) -> str | None:
+    """The option ``--data`` for one of several models: None for an exported folder, which has its own data."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return None if len(given) == 1 and (Path(given[0]) / DESCRIPTION).exists() else data
+
+
 def factored(pieces: Sequence[str], factors: Sequence[Sequence[str]]) -> list[str]:
     """Join T pieces with their factors, T labels for each column, in CTranslate2's format."""
     return [FACTOR_MARK.join(parts) for parts in zip(pieces, *factors)]

@@ -142,10 +142,13 @@ class Translator(BaseTranslator):
         # A folder without checkpoint_best.pt should be an exported one.
         if any(map(os.path.isdir, paths)):
             folder = next(filter(os.path.isdir, paths))
-            if len(paths) > 1 or data is not None:
-                message = "an exported model has data of its own, and cannot be part of an ensemble"
-                raise SyntaxDataError(message, path=folder, hint="give the checkpoint that was exported")
+            if len(paths) > 1:
+                hint = "give the checkpoint that was exported"
+                raise SyntaxDataError("an exported model cannot be part of an ensemble", path=folder, hint=hint)
             exported = Exported.load(folder)
+            if data is not None:
+                hint = "leave out data (--data), or give the checkpoint that was exported"
+                raise SyntaxDataError("an exported model has its own data", path=folder, hint=hint)
             task = setup_task(**{**vars(exported), "data": folder, **overrides})
             if exported.kind == "ctranslate2":
                 task.cfg.missing_parse = missing_parse

@@ -64,6 +64,15 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
         assert status == 422 and "labels cannot translate without a parse" in answer["detail"]
 
 
+def test_data_belong_to_the_checkpoints_among_the_models(folders):
+    models = load_models({"plain": f"{folders['stock']}/model.pt", "fast": folders["fast"]}, data=folders["stock"])
+    assert [model.task.cfg.data for model in models] == [folders["stock"], folders["fast"]]
+    with data_error(option="--data"):
+        load_models({"fast": folders["fast"]}, data=folders["stock"])
+    with data_error("--data", path=folders["fast"]):
+        Translator.load(folders["fast"], folders["stock"])
+
+
 def test_label_factors_without_a_parse(folders):
     """Of S&H in CTranslate2: the labels that stand for none."""
     offline = Translator.load(folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", **LENGTHS)

@@ -47,6 +47,14 @@ def begins_with(connection: socket.socket, expected: bytes) -> bool:
     return answer.startswith(expected)
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes a connection without an answer; with data that it has not read, it is a reset."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 def raw(port: int, head: str = "", length: int | str = 0) -> socket.socket:
     """A connection that has sent the beginning of a request."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -317,6 +325,48 @@ def test_a_large_body_is_refused_and_not_kept():
         assert server.translate(**TEXT)[0] == 200
         status, answer = server.ask("POST", "/translate", b"[" * 90_000)
         assert status in (400, 422) and answer["detail"]
+
+
+def test_clients_who_send_nothing_keep_nobody_out(monkeypatch):
+    """The one that has waited longest makes room; who is being answered is answered, also if that is all of them."""
+    monkeypatch.setattr(server, "most_connections", lambda: 8)
+    model, service = stand_in_service(wait=True)
+    body = json.dumps(TEXT).encode()
+    with running(service) as it, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(raw(it.port, "POST /translate HTTP/1.1\r\nhost:")) for _ in range(12)]
+        asked = [stack.enter_context(raw(it.port, length=len(body))) for _ in range(7)]
+        for connection in asked:
+            connection.sendall(body)
+        assert until(lambda: service.accepted == 7)
+        assert it.ask("GET", "/health")[0] == 200, "in the place of a silent one"
+        assert is_closed(silent[0]) and len(it.server.server_state.connections) <= 8
+        asked.append(stack.enter_context(raw(it.port, length=len(body))))
+        asked[-1].sendall(body)
+        assert until(lambda: service.accepted == 8)
+        with raw(it.port, "GET /health HTTP/1.1\r\n") as another, contextlib.suppress(ConnectionResetError):
+            assert begins_with(another, b"HTTP/1.1 503 ")
+        model.go.set()
+        assert all(begins_with(connection, b"HTTP/1.1 200 ") for connection in asked)
+
+
+def test_a_request_has_a_time_to_arrive(monkeypatch):
+    """Its header and its body, also after another request on the same connection; an answer may take longer."""
+    monkeypatch.setattr(server, "ARRIVAL", 0.4)
+    model, service = stand_in_service(wait=True)
+    body = json.dumps(TEXT).encode()
+    with (
+        running(service) as it,
+        raw(it.port, "POST /translate HTTP/1.1\r\nhost:") as head,
+        raw(it.port, length=9) as half,
+        raw(it.port, length=len(body)) as whole,
+    ):
+        whole.sendall(body)
+        assert is_closed(head) and is_closed(half) and service.accepted == 1
+        model.go.set()
+        assert begins_with(whole, b"HTTP/1.1 200 ")
+        whole.sendall(b"GET /health HTTP/1.1\r\nho")
+        while whole.recv(65536):
+            pass  # until it is closed
 
 
 def test_slow_senders_hold_up_nobody_else():

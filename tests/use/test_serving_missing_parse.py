@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import chain_parser
 import pytest
-from data_errors import refused
+from data_errors import data_error, refused
 from served import StandIn, running
 
 from fairseq_syntax.corpus.conllu import ParsedLine
@@ -98,6 +102,24 @@ def test_without_a_parser():
         load_source(reads, "no_such_parser", "", None)  # type: ignore[arg-type]
     source = load_source(reads, "no_such_parser", "", None, missing_parse="neutral", parse_timeout=2.0)  # type: ignore[arg-type]
     assert source.parser is None and source.neutral and source.timeout == 2.0
+
+
+class Plain(chain_parser.ChainParser):
+    """A parser without distributions, whatever the options say."""
+
+    def chain(self, words):
+        return replace(super().chain(words), arcs=None)
+
+
+def test_a_parser_without_distributions_serves_models_that_read_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plain_parser", SimpleNamespace(load=Plain))
+    model = Reader()
+    with running(service(load_source([model], "plain_parser", "", None), model)) as server:  # type: ignore[list-item]
+        status, answer = server.translate(text="a b", tree=True)
+        assert status == 200 and said(answer) == ["tree 2"] and answer["parses"][0]["arcs"] is None
+    model.needs = frozenset({"tree", "arcs"})
+    with data_error("distributions"):
+        load_source([model], "plain_parser", "", None)  # type: ignore[list-item]
 
 
 def test_options_that_do_not_go_together():

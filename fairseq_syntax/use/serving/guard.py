@@ -1,6 +1,6 @@
 """Limits for clients: host names, request sizes, timeouts and disconnects.
 
-uvicorn limits the size of a request's headers. Slow senders do not block other clients; a proxy can disconnect them.
+h11 limits the size of a request's headers; :mod:`.server` bounds connections, and the time in which a request arrives.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.use.base import BaseTranslator, Translation
+from fairseq_syntax.use.exported import data_for
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
 from fairseq_syntax.use.pages.page import exhibit_data
 from fairseq_syntax.use.plain import system_names
@@ -129,9 +130,12 @@ def load_models(
         SyntaxDataError: a checkpoint is missing or unusable, or the models' source languages differ
     """
     options: dict[str, Any] = {"device": device, "batch_size": batch_size, "missing_parse": missing_parse}
+    if data is not None and not any(data_for(path, data) for path in paths.values()):
+        raise SyntaxDataError("exported models have their own data", option="--data", hint="leave it out")
     # The models need no parsers of their own, since the service parses.
     models = [
-        ServedModel(name, Translator.load(path, data, parser_name=NO_PARSER, **options)) for name, path in paths.items()
+        ServedModel(name, Translator.load(path, data_for(path, data), parser_name=NO_PARSER, **options))
+        for name, path in paths.items()
     ]
     languages = {model.source_lang for model in models}
     if len(languages) > 1:
@@ -197,7 +201,7 @@ def load_source(
     }
     try:
         try:
-            source.parser = load_parser(options_as_before(first, distributions=True, **common), first)
+            source.parser = _tried(load_parser(options_as_before(first, distributions=True, **common), first))
         except SyntaxDataError as error:  # not every parser has probabilities, and maybe no model needs them
             if any("arcs" in model.needs for model in models):
                 raise
@@ -208,3 +212,14 @@ def load_source(
             raise
         logger.warning("there is no parser: %s", error)
     return source
+
+
+def _tried(parser: Parser) -> Parser:
+    """The parser, after it has parsed a word: a parser of one's own may show only then that it has no distributions."""
+    try:
+        parser.parse([["a"]])
+    except SyntaxDataError:
+        raise
+    except Exception as error:  # such as a service that is down now; sentences say so themselves
+        logger.warning("the parser %s fails: %s", parser.options.parser, error)
+    return parser

@@ -1,16 +1,21 @@
-"""The HTTP server, with graceful shutdown."""
+"""The HTTP server: its connections, which are bounded in number and time, and graceful shutdown."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 import logging
 import os
+import resource
 import socket
 import threading
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +26,90 @@ HEADERS = [  # sent with every answer
 ]
 
 
+ARRIVAL = 30.0  # seconds in which a request must have arrived, from the connection or the answer before it
+MOST_CONNECTIONS = 4096
+ACCEPTED_AT_ONCE = 8  # in a turn of the event loop; it takes some turns until their number is looked at
+BACKLOG = 2048  # connections that the system keeps until they are accepted
+RESERVE = 64  # descriptors for files, and for connections that are just accepted or closed
+
+
+def most_connections() -> int:
+    """As many connections as there are descriptors for, after the limit has been raised as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + 2 * RESERVE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        open_now = len(os.listdir("/proc/self/fd"))
+    except OSError:  # not Linux
+        open_now = RESERVE
+    free = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - open_now - RESERVE
+    return max(8, min(MOST_CONNECTIONS, free))
+
+
+class Config(uvicorn.Config):
+    """uvicorn's configuration with the largest number of connections."""
+
+    most_connections = MOST_CONNECTIONS
+
+
+class Connection(H11Protocol):
+    """A connection whose client has :data:`ARRIVAL` seconds for a request.
+
+    If there are too many, the one that has waited longest for its client makes room for a new one, so that clients who
+    send nothing cannot keep others out. If all are being answered, the new one is answered 503.
+    """
+
+    config: Config
+    _deadline: asyncio.TimerHandle | None = None
+    _since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) <= self.config.most_connections:
+            return
+        connections: list[Any] = list(self.connections)  # all are of this class
+        others = [each for each in connections if each is not self and each.awaits_client]
+        if others:
+            min(others, key=lambda connection: connection._since).end()
+        else:
+            body = json.dumps({"detail": "too many connections; try again later"})
+            head = f"content-type: application/json\r\nretry-after: 1\r\ncontent-length: {len(body)}"
+            transport.write(f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\nconnection: close\r\n\r\n{body}".encode())
+            self.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the next part of a request, or its beginning, is still to come."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def end(self) -> None:
+        """Close the connection, which no longer counts."""
+        self.connections.discard(self)
+        self.transport.close()
+
+    def _wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._since = self.loop.time()
+        self._deadline = self.loop.call_later(ARRIVAL, self._expire)
+
+    def _expire(self) -> None:
+        if self.awaits_client:
+            self.end()
+
+
 class Server(uvicorn.Server):
     """A uvicorn server that ends within the grace period, even if work without steps (such as parsing) goes on."""
 
@@ -28,6 +117,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._hard_end = threading.Timer(grace, _end_now, [grace])
         self._hard_end.daemon = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():  # asyncio has set its queue to what it accepts at once
+            listening.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
@@ -52,11 +146,12 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
         grace: seconds for stopping. Open requests have nine tenths of them; then they are cancelled, and searches end
             at their next step. If work is still running after them, the process exits.
     """
-    config = uvicorn.Config(
+    config = Config(
         app,
         host=host,
         port=port,
-        http="h11",  # limits the size of the headers
+        http=Connection,
+        backlog=ACCEPTED_AT_ONCE,
         ws="none",
         log_level="warning",
         access_log=False,
@@ -65,7 +160,8 @@ def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tupl
         timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed on to asyncio, which accepts fractions
     )
     listening = config.bind_socket()  # where that is impossible, uvicorn says why and exits
-    listening.listen(config.backlog)
+    listening.listen(BACKLOG)
+    config.most_connections = most_connections()
     return Server(config, grace), listening
 
 
