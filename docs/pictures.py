@@ -428,10 +428,44 @@ def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
     save(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
 
 
+FILES = (  # each kind of file in the order of the pipeline, and what records where it comes from
+    ("text", "", ""),
+    ("parses\n*.conllu", ".NAME.made.json", "the text, the parser\nand its models"),
+    ("pieces\nsegmentation", ".NAME.made.json", "text or parses,\nthe model of the pieces"),
+    (
+        "binarized data\ntokens, store, labels",
+        "manifest.json\nmetadata of the store",
+        "pieces, dictionary,\nsegmentation, parser",
+    ),
+    ("checkpoint", "in the checkpoint", "dictionaries, segmentations,\nlabels, parser, plugins"),
+    ("exported folder,\nalignment head", "export.json\n*.alignment.json", "the checkpoint,\nits own files"),
+    ("translations,\nreport", ".stages, *.jsonl.gz", "settings of the recipe,\neach file that was read"),
+)
+
+
+def provenance() -> Figure:
+    """What each file records of the files that it was made from."""
+    figure = new_figure(11.5, 2.7)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, len(FILES)), ylim=(0, 1))
+    axes.axis("off")
+    for place, (name, record, knows) in enumerate(FILES):
+        box = {"boxstyle": "round,pad=0.45", "facecolor": "#f3f6fa", "edgecolor": BLUE}
+        axes.text(place + 0.5, 0.78, name, ha="center", va="center", fontsize=8.5, color=INK, bbox=box)
+        if record:
+            axes.text(place + 0.5, 0.46, record, ha="center", va="center", fontsize=8, color=RED, family="monospace")
+            axes.text(place + 0.5, 0.18, knows, ha="center", va="center", fontsize=8, color=INK)
+            axes.annotate(
+                "", (place + 0.06, 0.78), (place - 0.06, 0.78), arrowprops={"arrowstyle": "->", "color": GREY}
+            )
+    for height, what in ((0.46, "record"), (0.18, "knows")):
+        axes.text(0.5, height, what, ha="center", va="center", fontsize=8.5, style="italic", color=GREY)
+    return figure
+
+
 def figures(out: Path) -> None:
     """Draw the pictures of measured results into a directory; pages show them in the repository too."""
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves):
+    for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves, provenance):
         save(draw(), out / f"{draw.__name__}.svg")
     save(terms.bench_bars(lasyn_ratios()), out / "lasyn.svg")
 

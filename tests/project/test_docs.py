@@ -332,7 +332,7 @@ def test_pictures_are_those_of_the_results(tmp_path: Path) -> None:
     """By what is written in them: places differ between versions of Matplotlib."""
     pictures.figures(tmp_path)
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) == 8 and all(labels(picture) for picture in drawn)
+    assert drawn and all(labels(picture) for picture in drawn)
     stale = [one.name for one in drawn if labels(one) != labels(ROOT / "docs" / "figures" / one.name)]
     assert stale == [], "python docs/pictures.py figures"
 
