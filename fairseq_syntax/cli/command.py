@@ -187,12 +187,13 @@ def check_line(argv: Sequence[str]) -> None:
 
 def load(name: str) -> Any:
     """Import the module of a subcommand; None if it does not exist."""
-    return importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if name in _names() else None
+    module = _modules().get(name)
+    return module and importlib.import_module(f"fairseq_syntax.cli.{module}")
 
 
 def commands() -> dict[str, Any]:
     """The modules of all subcommands by name, in the order of ``fairseq-syntax --help``."""
-    modules = {name: load(name) for name in _names()}
+    modules = {name: load(name) for name in _modules()}
 
     def place(name: str) -> tuple[int, int, str]:
         command = modules[name].COMMAND
@@ -201,7 +202,7 @@ def commands() -> dict[str, Any]:
     return {name: modules[name] for name in sorted(modules, key=place)}
 
 
-def _names() -> list[str]:
-    """The subcommands: the modules of this package that are not for all of them."""
-    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return [m.name.replace("_", "-") for m in modules if m.name not in ("arguments", "command", "options")]
+def _modules() -> dict[str, str]:
+    """The subcommands: the modules of this package that are not for all of them; ``import_`` is that of ``import``."""
+    names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    return {n.rstrip("_").replace("_", "-"): n for n in names if n not in ("arguments", "command", "options")}

@@ -15,7 +15,7 @@ from itertools import islice
 from shlex import quote
 
 from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
-from fairseq_syntax.cli.command import Command, Option
+from fairseq_syntax.cli.command import Choice, Command, Option
 from fairseq_syntax.cli.options import is_stream, opened, read_sentences, translator_options
 from fairseq_syntax.corpus.text_parts import count_lines
 from fairseq_syntax.inference.sentences import Sentence
@@ -24,6 +24,7 @@ from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
 from fairseq_syntax.runtime.files import check_output
 from fairseq_syntax.runtime.named_files import files_of
 
+RULES = "fairseq", "transformers"
 ARGUMENTS = [
     MODEL,
     Option("--input FILE", "text, or a .conllu file (default: text on stdin)", default="-"),
@@ -38,7 +39,11 @@ ARGUMENTS = [
     BEAM,
     Option("--lenpen P", "length penalty", type=real(-10.0, 10.0), default=1.0),
     Option("--max-len-b", "maximum number of pieces per translation", type=positive, default=200),
+    Choice("--search-rules", "when a beam search ends: as in fairseq, or as in Hugging Face's transformers", *RULES),
+    Option("--source-name NAME", "for an imported multilingual model: the language to translate from", default=""),
+    Option("--target-name NAME", "likewise, the language to translate into", default=""),
 ]
+
 COMMAND = Command(__doc__, "use", ARGUMENTS, step=1, needs_fairseq=True)
 
 
@@ -65,6 +70,9 @@ def main(args: Namespace) -> int:
         beam=args.beam,
         lenpen=args.lenpen,
         max_len_b=args.max_len_b,
+        search_rules=args.search_rules,
+        source_name=args.source_name,
+        target_name=args.target_name,
         **translator_options(args),
     )
     translator.check_parses(args.input)

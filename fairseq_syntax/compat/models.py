@@ -1,18 +1,19 @@
-"""Changes to fairseq's models: mixed ensembles, names of dropout modules, and embedding files."""
+"""Changes to fairseq's models: mixed ensembles, names of dropout modules, embedding files, and an activation."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from fairseq import utils
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel, FairseqEncoder
-from fairseq.models.transformer import transformer_decoder, transformer_encoder
+from fairseq.models.transformer import TransformerConfig, transformer_decoder, transformer_encoder
 from fairseq.modules import FairseqDropout
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
@@ -22,11 +23,12 @@ from fairseq_syntax.runtime.files import read_lines
 
 
 def install() -> None:
-    """Let two options read what fairseq's documentation gives them, and models without syntax encode in search.
+    """Let three options read what fairseq's documentation gives them, and models without syntax encode in search.
 
     fairseq would skip the first word of ``--encoder-embed-path`` without a header, and retain no dropout by most names
-    of ``--retain-dropout-modules``.
+    of ``--retain-dropout-modules``. With ``--activation-fn swish`` it would fail.
     """
+    _compute_swish()
     utils.parse_embedding = parse_embedding
     prepare = BaseFairseqModel.make_generation_fast_
 
@@ -44,6 +46,23 @@ def install() -> None:
         return encode(self, net_input if _takes_syntax(self) else _without_syntax(net_input))
 
     FairseqEncoder.forward_non_torchscript = forward_non_torchscript
+
+
+def _compute_swish() -> None:
+    """Make ``--activation-fn swish`` a value of the option, and an activation function."""
+    activation_fn = utils.get_activation_fn
+
+    @functools.wraps(activation_fn)
+    def get_activation_fn(activation: str) -> Callable[[Tensor], Tensor]:
+        """fairseq's; for ``swish`` it gives the class of a module, which a layer would create instead of applying."""
+        chosen: Callable[[Tensor], Tensor] = activation_fn(activation)
+        return nn.functional.silu if chosen is nn.SiLU else chosen
+
+    utils.get_activation_fn = get_activation_fn
+    # The option's values are those of the field's type.
+    known = TransformerConfig.__dataclass_fields__["activation_fn"]
+    if (names := [str(choice.value) for choice in known.type]) and "swish" not in names:
+        known.type = ChoiceEnum([*names, "swish"])
 
 
 def retained_modules(names: str | Sequence[str], model: nn.Module) -> list[str]:

@@ -237,6 +237,12 @@ class SentencePieceSegmenter(Segmenter):
             raise SyntaxDataError(message, hint="train it without that option")
         self._byte_of = {name: int(name[3:5], 16) for i, name in enumerate(names) if self._processor.is_byte(i)}
 
+    def all_pieces(self) -> list[str]:
+        """The pieces of the model that texts can have."""
+        model = self._processor
+        numbers = range(model.get_piece_size())
+        return [model.id_to_piece(i) for i in numbers if not (model.is_control(i) or model.is_unknown(i))]
+
     def _encode(self, text: str, space: bool) -> list[str]:
         escaped = escape_sentencepiece(text)
         pieces = self._processor.encode(" " + escaped if space else escaped, out_type=str)

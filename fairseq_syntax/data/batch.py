@@ -126,6 +126,11 @@ class SyntaxBatch:
         """[B, T] bool: True on pieces, False on ``</s>`` and padding."""
         return (self.offset_in_sentence >= 0) & (self.offset_in_sentence < self.n_pieces[:, None])
 
+    @cached_property
+    def real_or_end(self) -> Tensor:
+        """[B, T] bool: True on pieces and the first ``</s>``, False on padding and where a language token stands."""
+        return (self.offset_in_sentence >= 0) & (self.offset_in_sentence <= self.n_pieces[:, None])
+
     # -- words, flat over the batch --------------------------------------------------------------------------------
 
     @cached_property

@@ -94,6 +94,13 @@ class Generation:
             if (generator := search.generator(models, args, taken)) is not None:
                 cls, more = generator
                 arguments = {**(arguments or {}), **more}
+        if str(getattr(self._task.cfg, "search_rules", "")) == "transformers":
+            if cls is not None or getattr(args, "sampling", False) or getattr(args, "score_reference", False):
+                message = "transformers applies to a beam search, and these models or options have another search"
+                raise SyntaxDataError(message, option="--search-rules", hint="drop it")
+            from fairseq_syntax.inference.transformers_search import TransformersGenerator
+
+            cls = TransformersGenerator
         return args, cls, arguments
 
     def _new_aligner(self, models: Sequence[Any]) -> Aligner:

@@ -15,6 +15,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadSystem, Registry, Step
+from fairseq_syntax.model.language_tokens import SourceLanguage
 from fairseq_syntax.model.layers import LayerStack, SyntaxLayer
 from fairseq_syntax.model.options import REMEMBERED_NAMES, without_parse
 from fairseq_syntax.model.task import SyntaxTask
@@ -80,9 +81,18 @@ class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
 
 
 class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
-    """fairseq's Transformer encoder with syntax systems."""
+    """fairseq's Transformer encoder with syntax systems.
+
+    Attributes:
+        language: the language token that it adds to each sentence, if any
+    """
 
     side = "encoder"
+    language: SourceLanguage | None = None
+
+    def max_positions(self) -> int:
+        """The maximum length of a sentence with ``</s>``, but without a language token."""
+        return int(super().max_positions()) - (self.language is not None)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build the next layer, with the systems that act in it."""
@@ -110,15 +120,18 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
 
         Returns:
             fairseq's encoder output, and as ``step`` the :class:`Step`, whose ``scores`` are those of supervised heads
-            (if ``observe``) and of heads that higher layers read
+            (if ``observe``) and of heads that higher layers read. With a language token there is a column more.
 
         Raises:
             SyntaxDataError: a system needs syntax that the batch does not contain
         """
-        padding = src_tokens.eq(self.padding_idx)
-        step = Step(src_tokens, padding, self._syntax(src_syntax, src_tokens))
+        tokens = columns = src_tokens
+        if self.language is not None:
+            tokens, columns = self.language.add(src_tokens)
+        padding = columns.eq(self.padding_idx)
+        step = Step(columns, padding, self._syntax(src_syntax, columns))
         mask = padding if padding.any() else None
-        x, embedded = self._embed(step)
+        x, embedded = self._embed(tokens, step)
         x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
         x = self._blocks(x, step, None)
 
@@ -142,14 +155,20 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
             "step": step,
         }
 
-    def _embed(self, step: Step) -> tuple[Tensor, Tensor]:
-        """fairseq's ``forward_embedding``, with embeddings changed by the systems: two tensors [B, T, C]."""
-        x = self.embed_tokens(step.tokens)
+    def _embed(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """fairseq's ``forward_embedding``, with embeddings changed by the systems: two tensors [B, T, C].
+
+        Args:
+            tokens: [B, T], with the language token; ``step`` has ``</s>`` in its place
+        """
+        x = self.embed_tokens(tokens)
         for system in self._systems:
             x = system.embed(x, step.seen_by(system))
         x = embedded = self.embed_scale * x
         if self.embed_positions is not None:
-            positions = self.embed_positions(step.tokens)
+            positions = self.embed_positions(tokens)
+            if self.language is not None:
+                positions = self.language.positions(positions, tokens)
             for system in self._systems:
                 positions = system.positions(positions, step.seen_by(system))
             x = embedded + positions

@@ -20,15 +20,39 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
 from fairseq_syntax.model.heads import HeadSystem
+from fairseq_syntax.model.language_tokens import LanguageDecoder, SourceLanguage
 from fairseq_syntax.model.layers import needs_of
 from fairseq_syntax.model.options import SystemConfig, add_options, check_task, option_name, read_options
+from fairseq_syntax.model.pretrained import (
+    PositionsFromZero,
+    PretrainedConfig,
+    StartEmbedding,
+    check_pretrained,
+    token_id,
+    with_bias,
+)
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.plugins import check_names, named_by
 
 
 @register_model("syntax_transformer")
 class SyntaxTransformerModel(TransformerModel):
-    """A Transformer with syntax systems in its encoder and its decoder."""
+    """A Transformer with syntax systems in its encoder and its decoder.
+
+    Attributes:
+        new_systems: systems that a loaded checkpoint may lack, whose parameters then keep their values; set by the task
+            when training starts from another model
+    """
+
+    new_systems: frozenset[str] = frozenset()
+
+    def load_state_dict(self, state_dict: Any, *arguments: Any, **options: Any) -> Any:
+        """fairseq's, with the parameters of :attr:`new_systems` as they are."""
+        if self.new_systems:
+            starts = tuple(f"{side}.systems.{name}." for side in ("encoder", "decoder") for name in self.new_systems)
+            own = {name: value for name, value in self.state_dict().items() if name.startswith(starts)}
+            state_dict = {**own, **state_dict}
+        return super().load_state_dict(state_dict, *arguments, **options)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -47,6 +71,7 @@ class SyntaxTransformerModel(TransformerModel):
         systems = (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values())
         for config in dict.fromkeys(system.config for system in systems):  # some systems share one
             add_options(parser, config)
+        add_options(parser, PretrainedConfig)
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:
@@ -65,25 +90,48 @@ class SyntaxTransformerModel(TransformerModel):
                     f"--{side}-layers-to-keep gives the layers other numbers, and systems would act in layers that "
                     "were trained without"
                 )
+        pretrained = read_options(PretrainedConfig, args)
+        check_pretrained(pretrained, args)
         cfg = TransformerConfig.from_namespace(args)  # new for this build; fairseq passes it to the methods below
-        cfg.systems = (encoder, decoder)
+        cfg.systems, cfg.pretrained = (encoder, decoder), pretrained
         try:
             return super().build_model(cfg, task)
         finally:
-            del cfg.systems
+            del cfg.systems, cfg.pretrained
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> SyntaxTransformerEncoder:
         """Build the encoder with its systems."""
-        return SyntaxTransformerEncoder(cfg, src_dict, embed_tokens, cfg.systems[0])
+        encoder, pretrained = SyntaxTransformerEncoder(cfg, src_dict, embed_tokens, cfg.systems[0]), cfg.pretrained
+        if token := pretrained.source_language_token:
+            number = token_id(src_dict, token, "source_language_token")
+            last = pretrained.source_language_last
+            encoder.language = SourceLanguage(number, last, src_dict.pad(), src_dict.eos())
+        return _with_positions(encoder, pretrained)
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
         """Build the decoder with its systems; fairseq's own if there are none."""
-        systems = cfg.systems[1]
-        if not systems:
-            return super().build_decoder(cfg, tgt_dict, embed_tokens)
-        return build_decoder(cfg, tgt_dict, embed_tokens, systems)
+        systems, pretrained = cfg.systems[1], cfg.pretrained
+        if token := pretrained.start_token:
+            start = token_id(tgt_dict, token, "decoder_start_token")
+            embed_tokens = StartEmbedding(embed_tokens, tgt_dict.eos(), start)
+        decoder: TransformerDecoderBase
+        if token := pretrained.inserted_target_token:
+            if systems:
+                message = f"{' and '.join(systems)} would take the token for a piece of the target"
+                raise SyntaxDataError(message, option="--target-language-token", hint="use systems of the encoder")
+            decoder = LanguageDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+            decoder.target_language = token_id(tgt_dict, token, "target_language_token")
+        elif systems:
+            decoder = build_decoder(cfg, tgt_dict, embed_tokens, systems)
+            if pretrained.output_bias and type(decoder).output_layer is not TransformerDecoderBase.output_layer:
+                raise SyntaxDataError(f"{' and '.join(systems)} has its own output layer", option="--output-bias")
+        else:
+            decoder = super().build_decoder(cfg, tgt_dict, embed_tokens)
+        if pretrained.output_bias:
+            decoder.output_projection = with_bias(decoder.output_projection)
+        return _with_positions(decoder, pretrained)
 
     @property
     def _decoder_systems(self) -> Mapping[str, Any]:
@@ -140,6 +188,13 @@ class SyntaxTransformerModel(TransformerModel):
             **options,
         )
         return logits, {**extra, "encoder_step": encoder_out["step"]}
+
+
+def _with_positions(side: Any, pretrained: PretrainedConfig) -> Any:
+    """The encoder or decoder, with the positions of ``--positions-from-zero``."""
+    if pretrained.positions_from_zero:
+        side.embed_positions = PositionsFromZero(side.embed_positions.embedding_dim, side.padding_idx)
+    return side
 
 
 # The options that name systems.

@@ -37,14 +37,14 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Attachments:
         chain: use the paper's rule for subwords
     """
     if not chain:
-        return parents(syntax)._replace(real=~syntax.padding)
+        return parents(syntax)._replace(real=syntax.real_or_end)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
     # `</s>` and padding belong to no word; as their own last pieces, they attach to themselves.
     last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))
     is_last = last_of_word == syntax.column
     word = syntax.real & is_last
     parent = torch.where(is_last, last_of_parent, syntax.column + 1)
-    return Attachments(parent, ~syntax.padding, word, word, syntax.padding[:, None, :])
+    return Attachments(parent, syntax.real_or_end, word, word, syntax.padding[:, None, :])
 
 
 def target_targets(syntax: SyntaxBatch, chain: bool) -> Attachments:

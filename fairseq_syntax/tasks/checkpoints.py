@@ -21,6 +21,7 @@ from fairseq_syntax.data.directory import (
 )
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, SystemConfig, option_name, stored_value
+from fairseq_syntax.model.pretrained import OF_ARCHITECTURE, OF_LANGUAGES
 from fairseq_syntax.model.transformer import SYSTEMS
 from fairseq_syntax.plugins import named_by
 from fairseq_syntax.runtime.files import fingerprint
@@ -46,6 +47,7 @@ ARCHITECTURE = (
     "no_cross_attention",
     "no_scale_embedding",
     "no_token_positional_embeddings",
+    *OF_ARCHITECTURE,
 )
 # Options that make several parameters one, into which fairseq loads one of them after the other. Without such an
 # option, a model that was trained with it is the same function.
@@ -124,10 +126,13 @@ class Vocabularies:
         return segmentation_path(self._directory.path, self._directory.langs[side])
 
 
-def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
+def check_trained(state: Mapping[str, Any], model: Any, path: str) -> frozenset[str]:
     """Check that a checkpoint has the architecture of a model (its options), and the labels and tags of the data.
 
     Systems that are left out, and other values of the systems' own options, are reported, since they may be intended.
+
+    Returns:
+        the systems that the checkpoint's model does not have
 
     Raises:
         SyntaxDataError: they differ; ``path`` is the checkpoint's
@@ -139,6 +144,8 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
     def differs(name: str) -> bool:
         """Whether an option has another value now; options that only one side has are not compared."""
         trained, here = before.get(name), now.get(name)
+        if name in OF_ARCHITECTURE:  # only this package's Transformer has them, and others compute as without them
+            return bool(trained or here) and trained != here
         return trained is not None and here is not None and trained != here
 
     shared = (name for name in SHARING if now.get(name) and differs(name))
@@ -146,7 +153,7 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
         raise SyntaxDataError(
             "this model was trained with another architecture than this command has",
             path=path,
-            hint="it was trained with " + ", ".join(f"{option_name(name)} {before[name]}" for name in changed),
+            hint="it was trained with " + ", ".join(f"{option_name(name)} {before.get(name)}" for name in changed),
         )
     for name in filter(differs, REMEMBERED_TEXTS):
         message = f"this model was trained with other {REMEMBERED_TEXTS[name]}"
@@ -171,6 +178,12 @@ def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
             if str(trained) != str(here):
                 names = ("its default" if value is None else value for value in (trained, here))
                 logger.warning("%s: %s was %s when it was trained, and is %s now", path, option_name(f.name), *names)
+    for name in OF_LANGUAGES:
+        trained, here = before.get(name), now.get(name)
+        if (trained or here) and trained != here:
+            names = ("not set" if value in (None, "") else value for value in (trained, here))
+            logger.warning("%s: %s was %s when it was trained, and is %s now", path, option_name(name), *names)
+    return frozenset().union(*(_systems(now, name) - _systems(before, name) for name in SYSTEMS))
 
 
 def _configs(options: Mapping[str, Any]) -> set[type[SystemConfig]]:

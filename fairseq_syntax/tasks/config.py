@@ -39,6 +39,14 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
             "translate it in each system's neutral form"
         },
     )
+    search_rules: ChoiceEnum(["fairseq", "transformers"]) = field(  # type: ignore[valid-type]
+        default="fairseq",
+        metadata={
+            "help": "when a beam search ends: fairseq, with as many translations as the beam is wide; transformers, as "
+            "generate in Hugging Face's library, when no unfinished one can be better (both with --min-len 0 if an "
+            "empty translation is allowed)"
+        },
+    )
     # fairseq passes a task only its own group of options, so those of other groups are references. If a task is created
     # without the other groups, these options are the strings of the references (``refusals.is_set``).
     seed: int = II("common.seed")

@@ -241,7 +241,9 @@ class SyntaxTranslationTask(TranslationTask):
         """Check that training can resume from a checkpoint, or start from its parameters; see :func:`check_trained`."""
         hint = "give fairseq-preprocess --srcdict and --tgtdict, those of the first training"
         self._vocabularies.check(state.get("task_state") or {}, hint)
-        check_trained(state, model, path)
+        new = check_trained(state, model, path)
+        if hasattr(self._model, "new_systems"):
+            self._model.new_systems = new
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """fairseq's; if nothing was translated, BLEU is logged as 0 (fairseq would not log it)."""

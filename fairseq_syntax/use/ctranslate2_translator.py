@@ -84,7 +84,8 @@ class CTranslate2Translator(BaseTranslator):
         self.beam, self.nbest = self._generation["beam"], self._generation["nbest"]
         # the length limit is set for each call
         options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
-        self._options = {"max_input_length": 0, **options}  # do not truncate the input
+        # Do not truncate the input, and never produce padding, as in fairseq.
+        self._options = {"max_input_length": 0, "suppress_sequences": [["<blank>"]], **options}
 
     def _about(self) -> list[str]:
         names = " with ".join(filter(None, ["CTranslate2", " and ".join(self.exported.factors)]))

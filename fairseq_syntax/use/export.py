@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import utils
 from omegaconf import OmegaConf
 
@@ -17,12 +14,11 @@ from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
 from fairseq_syntax.inference.interactive import InteractiveInput
-from fairseq_syntax.runtime.files import as_data_error, make_folder, read_bytes
-from fairseq_syntax.runtime.locks import locked
+from fairseq_syntax.runtime.files import read_bytes
 from fairseq_syntax.use import to_ctranslate2, to_transformers
-from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported
+from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported, new_folder
 from fairseq_syntax.use.loading import load_models
-from fairseq_syntax.use.plain import TrainedModel, checkpoint
+from fairseq_syntax.use.plain import TrainedModel, checkpoint, write_checkpoint
 
 
 def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> TrainedModel:
@@ -59,11 +55,6 @@ def export(
         SyntaxDataError: the target format does not support the model; the folder is not empty or cannot be written; a
             file of the data is damaged; or the data were parsed differently from the training data
     """
-    # Resolve links, because renaming would replace the link itself.
-    output = Path(os.path.realpath(output))
-    # Renaming a folder over the current one would leave this process in a deleted folder.
-    if output == Path.cwd():
-        raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
         raise SyntaxDataError("only applies to --to ctranslate2", option="--quantization")
     if kind == "transformers" and source_tag:
@@ -71,54 +62,39 @@ def export(
         raise SyntaxDataError(message, option="--source-tag")
     task = loaded.task
     InteractiveInput(task, source_tag=source_tag)  # as when it is translated with, it checks the tag
-    make_folder(output.parent)
-    folder = output.with_name(f".{output.name}.part")
-    with locked(output.with_name(f"{output.name}.export")):
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            message = "exists already and is not empty"
-            raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
-        shutil.rmtree(folder, ignore_errors=True)  # left by a run that was killed
-        try:
-            with as_data_error(output):
-                folder.mkdir()
-                factors: list[str] = []
-                if kind == "ctranslate2":
-                    factors = to_ctranslate2.write(loaded, folder, quantization)
-                elif kind == "fairseq":
-                    _write_fairseq(loaded, folder)
-                else:
-                    to_transformers.write(*loaded.plain(), task, folder)
-                longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
-                exported = Exported(
-                    kind,
-                    task.cfg.source_lang,
-                    task.cfg.target_lang,
-                    factors,
-                    source_tag,
-                    quantization,
-                    loaded.head.shift,
-                    int(longest[0]),
-                    int(longest[1]),
-                )
-                if kind != "transformers":  # transformers has its own names for these files
-                    _copy_data(task, folder, bool(factors))
-                    # Written last, because it records the checksums of all other files.
-                    exported.save(folder)
-                readme = _readme(exported, "pieces" if task.segmenter("source") is None else "text")
-                (folder / "README.md").write_text(readme, encoding="utf-8")
-                # Atomic, also over an empty folder.
-                folder.rename(output)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    with new_folder(output) as folder:
+        factors: list[str] = []
+        if kind == "ctranslate2":
+            factors = to_ctranslate2.write(loaded, folder, quantization)
+        elif kind == "fairseq":
+            _write_fairseq(loaded, folder)
+        else:
+            to_transformers.write(*loaded.plain(pretrained=True), task, folder)
+        longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
+        exported = Exported(
+            kind,
+            task.cfg.source_lang,
+            task.cfg.target_lang,
+            factors,
+            source_tag,
+            quantization,
+            loaded.head.shift,
+            int(longest[0]),
+            int(longest[1]),
+        )
+        if kind != "transformers":  # transformers has its own names for these files
+            _copy_data(task, folder, bool(factors))
+            # Written last, because it records the checksums of all other files.
+            exported.save(folder)
+        readme = _readme(exported, "pieces" if task.segmenter("source") is None else "text")
+        (folder / "README.md").write_text(readme, encoding="utf-8")
     return exported
 
 
 def _write_fairseq(loaded: TrainedModel, folder: Path) -> None:
     """Write ``model.pt`` for stock fairseq."""
-    saved = io.BytesIO()  # torch.save reports a full disk by an error of its own
-    torch.save(checkpoint(*loaded.plain(), loaded.task), saved)
-    (folder / CHECKPOINT).write_bytes(saved.getbuffer())
+    plain, options = loaded.plain()
+    write_checkpoint(folder / CHECKPOINT, checkpoint(plain.state_dict(), options, loaded.task))
     # After the model, because it records the model's checksum.
     save_head(loaded.head, folder / CHECKPOINT)
 

@@ -91,9 +91,13 @@ def _missing(path: Path) -> SyntaxDataError:
 def _data_above(data: str | None, checkpoint: str) -> str | None:
     """Training data (fairseq's option, paths joined by ``:``) in the folders above the checkpoint.
 
-    None if the data exist in the current folder, or nowhere.
+    ``.`` is the checkpoint's own folder, if there are dictionaries. None if the data exist in the current folder, or
+    nowhere.
     """
     parts = (data or "").split(":")
+    beside = Path(checkpoint).absolute().parent
+    if data == "." and any(beside.glob("dict.*.txt")):
+        return os.fspath(beside)
     if not data or all(map(os.path.exists, parts)):
         return None
     for folder in Path(checkpoint).absolute().parents:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead
 from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
+from fairseq_syntax.model.language_tokens import LanguageDecoder
+from fairseq_syntax.model.options import option_name, read_options
+from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 
@@ -28,6 +33,7 @@ from fairseq_syntax.model.transformer import SyntaxTransformerModel
 _OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
 # Options of the task and the criterion that some of fairseq's older models read.
 _OF_OTHERS = {"criterion", "max_source_positions", "max_target_positions"}
+BESIDE = "."  # a checkpoint's data are the folder that it is in
 DISTIL = "examples/distillation trains a plain model on this one's translations"
 
 
@@ -40,8 +46,19 @@ class TrainedModel:
     task: Any
     head: AlignmentHead
 
-    def plain(self) -> tuple[Any, dict[str, Any]]:
+    @property
+    def pretrained(self) -> dict[str, Any]:
+        """The options of imported models that fairseq's Transformer does not have, as far as they are set, by name."""
+        if not isinstance(self.model, SyntaxTransformerModel):
+            return {}
+        return read_options(PretrainedConfig, Namespace(**self.options)).set_options()
+
+    def plain(self, pretrained: bool = False) -> tuple[Any, dict[str, Any]]:
         """Convert the model to one of fairseq's own classes, and compare it with the original; also its options.
+
+        Args:
+            pretrained: whether the caller knows :attr:`pretrained` options; a model that has any is returned as this
+                package's Transformer without systems
 
         Raises:
             SyntaxDataError: the model computes at inference what fairseq's classes do not, or the log-probabilities
@@ -49,11 +66,18 @@ class TrainedModel:
         """
         if reason := why_not_plain(self.model):
             raise SyntaxDataError(reason, hint=DISTIL)
+        if (names := ", ".join(map(option_name, self.pretrained))) and not pretrained:
+            hint = "--to transformers or --to ctranslate2, if they know this kind of model"
+            raise SyntaxDataError(f"stock fairseq does not compute {names}", hint=hint)
         if not isinstance(self.model, SyntaxTransformerModel):
             name = ARCH_MODEL_NAME_REGISTRY[self.options.get("arch") or self.options["_name"]]
             return self.model, plain_options(name, self.options)
-        options = plain_options("transformer", self.options)
-        plain = TransformerModel.build_model(Namespace(**options), self.task)
+        if self.pretrained:
+            options = {**plain_options("syntax_transformer", self.options), "encoder_syntax": "", "decoder_syntax": ""}
+            plain = SyntaxTransformerModel.build_model(Namespace(**options), self.task)
+        else:
+            options = plain_options("transformer", self.options)
+            plain = TransformerModel.build_model(Namespace(**options), self.task)
         # Systems that act only in training have no parameters, so missing or unexpected keys are errors.
         plain.load_state_dict(self.model.state_dict(), strict=True)
         plain.eval()
@@ -78,7 +102,9 @@ def acting_parts(model: SyntaxTransformerModel, besides: EncoderSystem | None = 
     """The names of the encoder's systems, besides one, that change the model's output; if none does, of the decoder."""
     systems = [system for system in model.encoder.systems.values() if system is not besides]
     acting = [system.name for system in systems if _acts(system, model.encoder)]
-    return acting if acting or _is_of_fairseq(model.decoder) else [type(model.decoder).__name__]
+    if acting or _is_of_fairseq(model.decoder) or isinstance(model.decoder, LanguageDecoder):
+        return acting
+    return [type(model.decoder).__name__]
 
 
 def _acts(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
@@ -115,28 +141,63 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"_name": name, "arch": name, **_values({k: v for k, v in options.items() if k in names})}
 
 
-def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict[str, Any]:
-    """A checkpoint of fairseq's ``translation`` task that contains only plain values.
+def checkpoint(
+    parameters: Mapping[str, Tensor], options: Mapping[str, Any], task: Any, name: str = "translation"
+) -> dict[str, Any]:
+    """A checkpoint that contains only plain values.
 
     PyTorch loads it with ``weights_only``. fairseq's own checkpoints contain a Namespace, which must be allowed first.
-    Model and options are those of :meth:`TrainedModel.plain`.
+
+    Args:
+        parameters: those of the model
+        options: those of the model, such as :meth:`TrainedModel.plain` returns
+        name: the task that it is for: fairseq's ``translation`` or this package's
     """
     of_side = ("{}_lang", "left_pad_{}", "max_{}_positions")
     names = [name.format(side) for side in ("source", "target") for name in of_side]
     cfg = _values(OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True))
     cfg["model"] = dict(options)
     cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
-    cfg["task"] = {"_name": "translation", "data": ".", **_values({name: getattr(task.cfg, name) for name in names})}
+    cfg["task"] = {"_name": name, "data": BESIDE, **_values({name: getattr(task.cfg, name) for name in names})}
     # Without a history, fairseq takes it for a checkpoint of its oldest format and fails.
     history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "", "lr_scheduler_state": {}}
+    copies: dict[tuple[int, torch.Size], Tensor] = {}  # one of each parameter, whatever its names
+
+    def copied(tensor: Tensor) -> Tensor:
+        return copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().cpu().clone())
+
     return {
         "args": None,
         "cfg": cfg,
-        "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
+        "model": {name: copied(tensor) for name, tensor in parameters.items()},
         "optimizer_history": [{**history, "num_updates": 0}],
         "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
+        # Without segmentations, which would also say whether words are those of a parse.
+        **({} if name == "translation" else {"task_state": {**task.state_dict(), "segmentations": {}}}),
     }
+
+
+def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint. On a full disk it raises OSError, where PyTorch would raise an error of its own."""
+
+    failed: list[OSError] = []
+
+    class Remembering(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            try:
+                return super().write(data)
+            except OSError as error:
+                failed.append(error)
+                raise
+
+    with io.BufferedWriter(Remembering(path, "w")) as file:
+        try:
+            torch.save(state, file)
+        except Exception:
+            if failed:
+                raise failed[0] from None
+            raise
 
 
 def _values(options: Any) -> dict[str, Any]:

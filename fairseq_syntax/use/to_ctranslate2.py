@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError, imports_of
+from fairseq_syntax.model.options import option_name
+from fairseq_syntax.model.pretrained import OF_LANGUAGES
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import FACTOR_MARK, factored
 from fairseq_syntax.use.plain import DISTIL, TrainedModel, acting_parts, check_equal, plain_options
@@ -34,7 +36,10 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
         from ctranslate2.converters.converter import Converter
     embedding, columns = _label_embedding(loaded.model), []
     if embedding is None:
-        model, options = loaded.plain()
+        model, options = loaded.plain(pretrained=True)
+        if tokens := [name for name in OF_LANGUAGES if loaded.pretrained.get(name)]:
+            message = f"language tokens ({', '.join(map(option_name, tokens))}) have no counterpart in this export"
+            raise SyntaxDataError(message, hint="translate with the checkpoint")
     else:
         model, options = loaded.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
@@ -76,6 +81,8 @@ def _specification(
     # The alignment head becomes the first head below, and the mean over that one head is used.
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
+    if loaded.pretrained:
+        args.arch = "transformer"  # what it has besides are values of the specification
     if options.get("no_cross_attention"):
         raise ValueError("Option --no-cross-attention is not supported")
     spec = converter._get_model_spec(args)  # this checks most options, and the scores tell of the others
@@ -99,8 +106,9 @@ def _specification(
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()
             spec.register_source_vocabulary([*task.labels("source")[column], "<blank>", "<s>", "</s>"])
     spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
-    # fairseq begins translations and ends sources with </s>.
-    spec.config.decoder_start_token = spec.config.eos_token
+    # fairseq begins translations and ends sources with </s>; Marian begins with padding's embedding.
+    start = loaded.pretrained.get("decoder_start_token")
+    spec.config.decoder_start_token = "<blank>" if start == "<pad>" else start or spec.config.eos_token
     spec.config.add_source_eos = True
     return spec
 

@@ -1,19 +1,18 @@
-"""Export to Hugging Face's transformers: FSMT or Blenderbot, with Marian's tokenizer.
+"""Export to Hugging Face's transformers: FSMT, Blenderbot or Marian, with Marian's tokenizer.
 
 FSMT is fairseq's Transformer with layer normalization after each sublayer, sinusoidal positions and separate
 vocabularies. Models with normalization before each sublayer (``--encoder-normalize-before``,
 ``--decoder-normalize-before``) become Blenderbot, whose learned positions are set to fairseq's sinusoidal ones.
 Blenderbot has a single vocabulary size; a bias on the logits excludes what is not a piece of the target. (M2M100 has
 sinusoidal positions but no such bias.) Marian's tokenizer combines a sentencepiece model with a custom vocabulary on
-each side.
+each side. A model that was imported from Marian becomes Marian again, with its vocabulary in the former order.
 """
 
 from __future__ import annotations
 
 import os
-import sys
+from argparse import Namespace
 from collections.abc import Mapping
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,25 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fairseq_syntax.corpus.segmentation import TEXT, SentencePieceSegmenter
-from fairseq_syntax.errors import SyntaxDataError, imports_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.options import option_name, read_options
+from fairseq_syntax.model.pretrained import PretrainedConfig
+from fairseq_syntax.model.transformer import SyntaxTransformerModel
 from fairseq_syntax.runtime.files import write_json
+from fairseq_syntax.use.from_transformers import MADE_UP, NEVER, UNREACHABLE
+from fairseq_syntax.use.hugging_face import import_transformers
 from fairseq_syntax.use.plain import DISTIL, check_equal
 
 HINT = f"--to fairseq or --to ctranslate2; or {DISTIL}"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_new", "tanh": "tanh", "linear": "linear"}
-SIDES = ("encoder", "decoder")
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_new",
+    "swish": "swish",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+SIDES, SIDE_NAMES = ("encoder", "decoder"), ("source", "target")
 
 
 @torch.no_grad()
@@ -42,25 +53,23 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         SyntaxDataError: transformers is not installed, or cannot reproduce the model or the segmentation exactly
     """
     _check_segmentation(task)
-    spec = find_spec("torchaudio")
-    try:
-        import torchaudio  # noqa: F401
-    except (ImportError, OSError):
-        if spec is not None:  # built for another PyTorch: replace it by an empty module, as no audio is read here
-            sys.modules["torchaudio"] = module_from_spec(spec)
-    with imports_of("transformers"):
-        from transformers import GenerationConfig
-        from transformers.utils import logging
-    logging.disable_progress_bar()
+    GenerationConfig = import_transformers().GenerationConfig
     source, target = task.source_dictionary, task.target_dictionary
-    # The special symbols have the same ids on both sides, since fairseq puts them first.
-    special = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
-    special["decoder_start_token_id"] = target.eos()
+    pretrained = read_options(PretrainedConfig, Namespace(**options))
+    orders = {"source": [*range(len(source))], "target": [*range(len(target))]}
     fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
+    if pretrained.set_options():
+        _check_marian(pretrained, options)
+        orders, fill = _marian_orders(source, target), _marian
+    # The special symbols have the same ids on both sides.
+    names = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
+    special = {name: orders["target"].index(i) if i in orders["target"] else None for name, i in names.items()}
+    start = orders["target"].index(target.pad() if pretrained.decoder_start_token else target.eos())
+    special["decoder_start_token_id"] = start
     try:
-        sizes = {**_sizes(options), **special, "max_position_embeddings": max(plain.max_positions())}
+        sizes = {**_sizes(options), **special, "max_position_embeddings": max(_max_positions(plain, options))}
         model, weights = fill(plain, options, task, sizes)
-        # FSMT computes its positions, so only they may be missing.
+        # Positions that are computed may be missing.
         missing, unexpected = model.load_state_dict(weights, strict=False)
         if wrong := [*unexpected, *(name for name in missing if "embed_positions" not in name)]:
             raise KeyError(wrong[0])
@@ -68,14 +77,20 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         message = f"transformers has no counterpart of this {options['_name']}: {error.args[0]}"
         raise SyntaxDataError(message, hint=HINT) from error
     model.eval()
+    ids = {side: _inverse(order) for side, order in orders.items()}
+    language = pretrained.source_language_token
 
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
-        # Blenderbot counts positions from the first column, even if it is padding.
+        # Blenderbot and Marian count positions from the first column, even if it is padding.
         tokens = utils.convert_padding_direction(batch["src_tokens"], source.pad(), left_to_right=True)
-        inputs = {"input_ids": tokens, "attention_mask": tokens.ne(source.pad()).long()}
-        output = model(**inputs, decoder_input_ids=batch["prev_output_tokens"], use_cache=False)
-        logits: Tensor = output.logits[..., : len(target)]  # Blenderbot's vocabulary may be larger
-        return logits
+        if language:
+            tokens = pad(tokens, (1, 0), value=source.index(language))
+        previous = batch["prev_output_tokens"]
+        given = ids["target"][previous].masked_fill(previous.eq(target.eos()), start)
+        inputs = {"input_ids": ids["source"][tokens], "attention_mask": tokens.ne(source.pad()).long()}
+        logits = model(**inputs, decoder_input_ids=given, use_cache=False).logits
+        in_our_order: Tensor = logits[..., ids["target"].clamp(min=0)]  # their vocabulary may be larger
+        return in_our_order.masked_fill(ids["target"].lt(0), NEVER)
 
     check_equal(plain, logits_of, task, type(model).__name__)
     model.generation_config = GenerationConfig(
@@ -84,20 +99,25 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         min_new_tokens=1,  # fairseq's search never returns an empty translation
         max_new_tokens=200,  # fairseq's default max_len_b
         length_penalty=1.0,
-        suppress_tokens=[target.pad()],  # like fairseq's search
-        forced_eos_token_id=target.eos(),
+        suppress_tokens=[special["pad_token_id"]],  # like fairseq's search
+        forced_eos_token_id=special["eos_token_id"],
         encoder_no_repeat_ngram_size=0,  # Blenderbot's default is 3
         **special,
     )
     model.save_pretrained(os.fspath(folder))
-    for name, dictionary in (("vocab.json", source), ("target_vocab.json", target)):
-        write_json(folder / name, {symbol: i for i, symbol in enumerate(dictionary.symbols)})
-    for side in ("source", "target"):
+    files = {"source": ("vocab.json", source), "target": ("target_vocab.json", target)}
+    separate = orders["source"] != orders["target"] or source.symbols != target.symbols or fill is not _marian
+    for side, (file, dictionary) in files.items() if separate else [("source", files["source"])]:
+        named = {i: dictionary[number] for i, number in enumerate(orders[side])}
+        unnamed = fill is _marian and (MADE_UP.partition("{")[0], UNREACHABLE.partition("{")[0])
+        symbols = {symbol: i for i, symbol in named.items() if not (unnamed and symbol.startswith(unnamed))}
+        write_json(folder / file, symbols)
+    for side in SIDE_NAMES:
         (folder / f"{side}.spm").write_bytes(task.segmenter(side).model)
     _check_pieces(task.segmenter("source"), folder / "source.spm")
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",
-        "separate_vocabs": True,
+        "separate_vocabs": separate,
         "source_lang": task.cfg.source_lang,
         "target_lang": task.cfg.target_lang,
         "model_max_length": int(plain.max_positions()[0]),
@@ -105,6 +125,76 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         "split_special_tokens": True,  # </s> in a text is text
     }
     write_json(folder / "tokenizer_config.json", tokenizer)
+
+
+def _check_marian(pretrained: PretrainedConfig, options: Mapping[str, Any]) -> None:
+    """Raise SyntaxDataError if a model with options of imported models is not one that Marian computes."""
+    wrong = [name for name in ("target_language_token", "source_language_last") if getattr(pretrained, name)]
+    wrong += [name for name in ("positions_from_zero", "output_bias") if not getattr(pretrained, name)]
+    wrong += [name for name in ("encoder_normalize_before", "layernorm_embedding") if options.get(name)]
+    if pretrained.decoder_start_token not in ("", "<pad>"):
+        wrong.append("decoder_start_token")
+    if wrong:
+        names = ", ".join(map(option_name, wrong))
+        message = f"of imported models, only Marian is exported again, and this one differs in {names}"
+        raise SyntaxDataError(message, hint="translate with the checkpoint")
+
+
+def _marian_orders(source: Any, target: Any) -> dict[str, list[int]]:
+    """Our ids in the order of Marian's vocabularies: ``</s>``, ``<unk>``, the others, and padding; without ``<s>``.
+
+    Padding is the last of the smaller vocabulary, since it has one id.
+    """
+    orders = {}
+    last = min(len(source), len(target)) - 2
+    for side, dictionary in (("source", source), ("target", target)):
+        order = [dictionary.eos(), dictionary.unk(), *range(dictionary.nspecial, len(dictionary))]
+        order.insert(last, dictionary.pad())
+        orders[side] = order
+    return orders
+
+
+def _inverse(order: list[int]) -> Tensor:
+    """The place [V] of each number in an order; −1 for one that is not in it."""
+    places = torch.full((max(order) + 1,), -1)
+    places[torch.tensor(order)] = torch.arange(len(order))
+    return places
+
+
+def _marian(
+    plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]
+) -> tuple[Any, dict[str, Tensor]]:
+    """A Marian model with these sizes, and the weights under its names."""
+    from transformers import MarianConfig, MarianMTModel
+
+    shared = bool(options.get("share_all_embeddings"))
+    orders = _marian_orders(task.source_dictionary, task.target_dictionary)
+    of_side = dict(zip(SIDES, orders.values()))
+    config = MarianConfig(
+        vocab_size=len(orders["source"]),
+        decoder_vocab_size=len(orders["target"]),
+        share_encoder_decoder_embeddings=shared,
+        tie_word_embeddings=bool(options.get("share_decoder_input_output_embed")),
+        forced_eos_token_id=sizes["eos_token_id"],
+        **sizes,
+    )
+    weights = _weights(plain)
+    for side, order in of_side.items():
+        weights[f"model.{side}.embed_tokens.weight"] = weights[f"model.{side}.embed_tokens.weight"][order]
+    weights["lm_head.weight"] = weights.pop("model.decoder.output_projection.weight")[orders["target"]]
+    bias = weights.pop("model.decoder.output_projection.bias")
+    weights["final_logits_bias"] = bias[orders["target"]][None]
+    if shared:
+        weights["model.shared.weight"] = weights["lm_head.weight"]
+    return MarianMTModel(config), weights
+
+
+def _max_positions(plain: Any, options: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of positions of source and target, with language tokens."""
+    names = ("max_source_positions", "max_target_positions")
+    most = zip(plain.max_positions(), (options.get(name) or 0 for name in names))
+    source, target = (max(pair) if isinstance(plain, SyntaxTransformerModel) else pair[0] for pair in most)
+    return source, target
 
 
 def _check_segmentation(task: Any) -> None:

@@ -106,6 +106,9 @@ class Translator(BaseTranslator):
         missing_parse: str = "error",
         device: str | None = None,
         user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        search_rules: str = "fairseq",
+        source_name: str = "",
+        target_name: str = "",
         **options: Any,
     ) -> BaseTranslator:
         """Load checkpoints, or a folder that ``fairseq-syntax export`` wrote.
@@ -127,6 +130,9 @@ class Translator(BaseTranslator):
                 without a parse
             device: default: a GPU if available
             user_dir: folders of plugins with the code of the model, to import first
+            search_rules: when a search ends, as ``--search-rules``
+            source_name, target_name: for an imported multilingual model, the languages to translate from and into, as
+                the model names them (default: those with which it was imported)
             options: further arguments of :class:`Translator`
 
         Raises:
@@ -139,6 +145,8 @@ class Translator(BaseTranslator):
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
         }
         task = None
+        if (source_name or target_name) and not all(map(os.path.isdir, paths)):
+            raise SyntaxDataError("applies to a folder that fairseq-syntax import wrote", option="--source-lang")
         # A folder without checkpoint_best.pt should be an exported one.
         if any(map(os.path.isdir, paths)):
             folder = next(filter(os.path.isdir, paths))
@@ -149,6 +157,8 @@ class Translator(BaseTranslator):
             if data is not None:
                 hint = "leave out data (--data), or give the checkpoint that was exported"
                 raise SyntaxDataError("an exported model has its own data", path=folder, hint=hint)
+            if source_name or target_name:
+                overrides |= exported.language_options(source_name, target_name)
             task = setup_task(**{**vars(exported), "data": folder, **overrides})
             if exported.kind == "ctranslate2":
                 task.cfg.missing_parse = missing_parse
@@ -157,7 +167,8 @@ class Translator(BaseTranslator):
             paths = [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, user_dir=user_dir, **overrides)
-        task.cfg.missing_parse = missing_parse  # not as an override, because old checkpoints lack the option
+        # Not as overrides, because old checkpoints lack these options.
+        task.cfg.missing_parse, task.cfg.search_rules = missing_parse, search_rules
         if "alignment_heads" not in options:  # not read if the caller chooses the heads, so a damaged file does no harm
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
