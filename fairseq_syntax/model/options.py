@@ -121,8 +121,9 @@ def read_options(config: type[Config], args: Namespace) -> Config:
     """
     hints = get_type_hints(config)
     values = {}
+    given = args if isinstance(args, Mapping) else vars(args)  # in a checkpoint of plain values, a configuration
     for f in fields(config):
-        value = None if f.name == "_name" else stored_value(f, vars(args))
+        value = None if f.name == "_name" else stored_value(f, given)
         if value is None:
             continue
         wanted = _type(hints[f.name])
