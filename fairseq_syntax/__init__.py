@@ -36,6 +36,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_MODULES[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()) -> None:
     """Register the task, models, criteria and checkpoint types with fairseq, extend fairseq-preprocess, load plugins.
 

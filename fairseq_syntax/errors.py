@@ -7,8 +7,10 @@ it. The command line prints it without a traceback; a traceback means a defect i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import partial
 
@@ -61,6 +63,40 @@ def imports_of(extra: str) -> Iterator[None]:
     except ImportError as error:
         hint = f"pip install 'fairseq-syntax[{extra}]'"
         raise SyntaxDataError(f"an import failed: {error}", hint=hint) from error
+
+
+RUNS_COMMAND: ContextVar[bool] = ContextVar("runs_command", default=False)
+"""Whether a subcommand of fairseq-syntax runs, whose users know its options and not Python's parameters."""
+
+_PARAMETERS = {
+    "--model-dir": "parser_dir",
+    "--parser": "parser_name",
+    "--lang": "parser_lang",
+    "--missing-parse": "missing_parse",
+    "--data": "data",
+    "--source-tag": "source_tag",
+    "--device": "device",
+}
+_OPTIONS = re.compile(rf"(?:{'|'.join(_PARAMETERS)})(?![\w-])")
+
+
+@contextmanager
+def naming_parameters() -> Iterator[None]:
+    """A context or decorator in which errors name the parameters of ``Translator.load`` in place of options.
+
+    In a subcommand they stay as they are.
+    """
+    try:
+        yield
+    except SyntaxDataError as error:
+        if RUNS_COMMAND.get() or not _OPTIONS.search(str(error)):
+            raise
+
+        def named(text: str | None) -> str | None:
+            return text and _OPTIONS.sub(lambda match: _PARAMETERS[match[0]], text)
+
+        about = {"path": error.path, "line": error.line, "option": named(error.option), "hint": named(error.hint)}
+        raise SyntaxDataError(named(error.message) or "", **about) from error  # type: ignore[arg-type]
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, check, commands, load
-from fairseq_syntax.errors import SyntaxDataError, similar
+from fairseq_syntax.errors import RUNS_COMMAND, SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
 
@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     fairseq_log = logging.getLogger("fairseq")
     level = fairseq_log.level
     module = modules[args.subcommand]
+    running = RUNS_COMMAND.set(True)
     try:
         if module.COMMAND.needs_fairseq:
             register(getattr(args, "user_dir", ()))
@@ -80,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
             discard_output()
         return reported
     finally:
+        RUNS_COMMAND.reset(running)
         fairseq_log.setLevel(level)  # restored for trainings in this process
 
 

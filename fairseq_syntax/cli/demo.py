@@ -68,4 +68,6 @@ def _comparison(folder: Path) -> str:
     ]
     told = "The words of this sentence do not tell what its phrases belong to; its parse does"
     told += ":" if right else ", which no translation of the test set shows:"
-    return f"\n{told}\n\n{shown}\n\nnext: {shlex.join(map(str, then))}"
+    own = f"fairseq-syntax translate {shlex.quote(str(model))} --lang en"
+    yours = f"a sentence of your own, of its few words: {own} (with Stanza's English models, or --model-dir)"
+    return f"\n{told}\n\n{shown}\n\nnext: {shlex.join(map(str, then))}\n{yours}"

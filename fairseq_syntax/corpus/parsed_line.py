@@ -54,7 +54,7 @@ class ParsedLine:
     def of_words(
         cls,
         words: Sequence[str],
-        heads: Sequence[int],
+        conllu_heads: Sequence[int],
         labels: Sequence[str],
         *,
         tags: Sequence[str] | None = None,
@@ -67,7 +67,8 @@ class ParsedLine:
             ParsedLine.of_words(["She", "sleeps", "."], [2, 0, 2], ["nsubj", "root", "punct"], text="She sleeps.")
 
         Args:
-            heads: the 1-based heads of the words as in CoNLL-U; 0 for the root
+            conllu_heads: the heads of the words as in CoNLL-U: 1-based, 0 for the root (:attr:`conllu_heads` gives them
+                back; ``heads`` are 0-based)
             tags: universal part-of-speech tags (default: ``_``)
             text: the text, which determines the spacing (default: a space between all words)
 
@@ -76,11 +77,11 @@ class ParsedLine:
         """
         n = len(words)
         # Before the conversion, in which a root is its own head.
-        if (own := next((i for i, head in enumerate(heads, 1) if head == i), None)) is not None:
+        if (own := next((i for i, head in enumerate(conllu_heads, 1) if head == i), None)) is not None:
             raise SyntaxDataError(f"the head of word {own} is the word itself", hint="the head of a root is 0")
         line = cls(
             words=list(words),
-            heads=[i if head == 0 else head - 1 for i, head in enumerate(heads)],
+            heads=[i if head == 0 else head - 1 for i, head in enumerate(conllu_heads)],
             deprels=list(labels),
             upos=["_"] * n if tags is None else list(tags),
             xpos=["_"] * n,
@@ -92,6 +93,11 @@ class ParsedLine:
             if not all(words) or line.words != list(words):  # the spaces within words are the caller's
                 raise SyntaxDataError(f"the words have other spaces than the text {quoted(text)}")
         return check_parse(line)
+
+    @property
+    def conllu_heads(self) -> list[int]:
+        """The heads as in CoNLL-U, but for the whole line: 1-based, 0 for a root."""
+        return [0 if head == i else head + 1 for i, head in enumerate(self.heads)]
 
     def _repr_html_(self) -> str:
         """The trees of the line, a word a row, as a notebook shows them."""

@@ -9,14 +9,16 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from fairseq import utils
+from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.errors import SyntaxDataError, meant, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, token_ids
 from fairseq_syntax.inference.search_control import OnStep
@@ -32,7 +34,7 @@ Translating = TypeVar("Translating", bound="BaseTranslator")
 TOO_LONG = "the {} has {} pieces, and the model takes {}: split it"  # without </s>
 
 
-@dataclass
+@dataclass(repr=False)
 class Translation:
     """One translation.
 
@@ -55,6 +57,12 @@ class Translation:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        """One line, without the pieces and the parse."""
+        about = f"error={self.error!r}" if self.error is not None else f"score={self.score:.3f}"
+        links = f", alignment {self.alignment.pharaoh()!r}" if self.alignment is not None else ""
+        return f"<Translation {self.text!r}, {about}{', cut' if self.cut else ''}{links}>"
 
     def _repr_html_(self) -> str:
         """The text with its score and pieces, for notebooks."""
@@ -150,6 +158,7 @@ class BaseTranslator(ABC):
         return best[0] if one else best
 
     @torch.no_grad()
+    @naming_parameters()
     def translations(
         self,
         sentences: Sequence[Sentence],
@@ -262,6 +271,7 @@ class BaseTranslator(ABC):
         """A new input pipeline with this translator's task, parser and source tag."""
         return InteractiveInput(self.task, self._input.chosen_parser, self._input.source_tag)
 
+    @naming_parameters()
     def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
         """Parse raw sentences with this translator's parser; parses are passed through.
 
@@ -309,11 +319,21 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*options, "batch_size"}:
             raise SyntaxDataError(f"{of}'s search has no such option", option=name, hint=meant(name, sorted(options)))
+        check_type(name, value)
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError("must be at least 1", option=name)
     nbest = generation.get("nbest", 1)
     # A search cannot return more translations than its beam holds hypotheses.
     return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
+
+
+def check_type(name: str, value: Any) -> None:
+    """Raise SyntaxDataError for a search option whose value has not the type of fairseq's."""
+    kind = int if name == "batch_size" else GenerationConfig.__dataclass_fields__[name].type
+    wanted = {int: "a whole number", float: "a number", bool: "True or False"}[kind]
+    fits = isinstance(value, bool) if kind is bool else isinstance(value, Integral if kind is int else Real)
+    if not fits or (kind is not bool and isinstance(value, bool)):
+        raise SyntaxDataError(f"must be {wanted}, not {value!r}", option=name)
 
 
 def cut_short(translation: Translation) -> str:

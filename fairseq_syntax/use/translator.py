@@ -21,7 +21,7 @@ from fairseq import utils
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.corpus.words import words_of
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, check_gold, spell
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
@@ -47,6 +47,7 @@ from fairseq_syntax.use.plain import model_name, system_names
 __all__ = ["Translator"]
 
 
+MISSING_PARSE = ("error", "neutral")
 # The options of fairseq's search; others belong to its programs, such as language models or forced decoding.
 SEARCH_OPTIONS = (
     *("beam", "nbest", "lenpen", "unkpen", "unnormalized", "temperature", "match_source_len"),
@@ -94,6 +95,7 @@ class Translator(BaseTranslator):
         self._set_search(generation)
 
     @classmethod
+    @naming_parameters()
     def load(
         cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -138,6 +140,9 @@ class Translator(BaseTranslator):
         Raises:
             SyntaxDataError: the checkpoint or its data do not exist, or CTranslate2 does not support an option
         """
+        if missing_parse not in MISSING_PARSE:
+            hint = meant(missing_parse, MISSING_PARSE)
+            raise SyntaxDataError(f"no such value: {missing_parse!r}", option="--missing-parse", hint=hint)
         paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         overrides: dict[str, Any] = {
             "syntax_parser": parser_name,
@@ -155,7 +160,7 @@ class Translator(BaseTranslator):
                 raise SyntaxDataError("an exported model cannot be part of an ensemble", path=folder, hint=hint)
             exported = Exported.load(folder)
             if data is not None:
-                hint = "leave out data (--data), or give the checkpoint that was exported"
+                hint = "leave out --data, or give the checkpoint that was exported"
                 raise SyntaxDataError("an exported model has its own data", path=folder, hint=hint)
             if source_name or target_name:
                 overrides |= exported.language_options(source_name, target_name)
@@ -234,6 +239,7 @@ class Translator(BaseTranslator):
         weights = attention_weights(self.models[0], batch["net_input"], [best["tokens"].long()])
         return translation, {kind: [w[0].cpu().numpy() for w in layers] for kind, layers in weights.items()}
 
+    @naming_parameters()
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """See the base class."""
         (head, *_) = self._aligner.heads

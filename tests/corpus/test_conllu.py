@@ -470,14 +470,15 @@ def test_a_parse_is_made_from_words_heads_and_labels():
     expected = parse_conllu_block("".join(rows))
     assert format_conllu(line, comments=False) == format_conllu(expected, comments=False)
     assert text_of(line) == "She sleeps." and line.heads == expected.heads
+    assert line.conllu_heads == heads
     assert text_of(ParsedLine.of_words(words, heads, labels)) == "She sleeps ."
     for wrong in (
-        {"heads": [2, 0]},
-        {"heads": [2, 0, 9]},
-        {"heads": [2, 0, -1]},
-        {"heads": [2, 1, 2]},
-        {"heads": [2, 2, 2]},  # a word is not its own head; the root's is 0
-        {"heads": [0, 0, 2]},
+        {"conllu_heads": [2, 0]},
+        {"conllu_heads": [2, 0, 9]},
+        {"conllu_heads": [2, 0, -1]},
+        {"conllu_heads": [2, 1, 2]},
+        {"conllu_heads": [2, 2, 2]},  # a word is not its own head; the root's is 0
+        {"conllu_heads": [0, 0, 2]},
         {"labels": ["nsubj"]},
         {"text": "She slept."},
         {"text": "She sleeps. Now"},
@@ -488,4 +489,4 @@ def test_a_parse_is_made_from_words_heads_and_labels():
         {"words": ["She", "\u00a0", "."]},
     ):
         with pytest.raises(SyntaxDataError):
-            ParsedLine.of_words(**{"words": words, "heads": heads, "labels": labels, **wrong})
+            ParsedLine.of_words(**{"words": words, "conllu_heads": heads, "labels": labels, **wrong})

@@ -219,7 +219,7 @@ def test_raw_text_that_cannot_be_parsed(trained):
 
     nothing = Translator.load(trained, parser_name="none", missing_parse="neutral", device="cpu")
     assert nothing.translations(text[1:2])[0][0].score == pytest.approx(alone[1], abs=1e-5)
-    with data_error("--parser"):
+    with data_error("parser_name"):
         Translator.load(trained, parser_name="none", device="cpu").translate(text)
 
 

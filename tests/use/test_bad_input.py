@@ -11,6 +11,7 @@ import torch
 import toy_data
 from data_errors import data_error, refused
 
+import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
@@ -176,11 +177,28 @@ def test_a_word_of_a_hundred_thousand_characters(trained):
         *({name: 1} for name in ("beams", "lm_path", "prefix_size", "retain_dropout", "replace_unk")),
         *({name: 0} for name in ("nbest", "batch_size")),
         {"beam": -1},
+        *({name: value} for name, value in (("beam", "4"), ("nbest", True), ("lenpen", "1"), ("sampling", 1))),
+        {"missing_parse": "neutrl"},
     ],
 )
 def test_options_that_no_search_has(trained, options):
     with data_error(*options):
         Translator.load(trained, device="cpu", **options)
+
+
+def test_python_is_told_its_parameters_and_commands_their_options(trained, tmp_path):
+    with data_error("parser_dir", path=tmp_path):
+        Translator.load(trained, parser_name="stanza", parser_dir=tmp_path, device="cpu").translate("a man")
+    (tmp_path / "text").write_text("a man\n", encoding="utf-8")
+    argv = ["translate", trained, "--input", tmp_path / "text", "--parser", "stanza", "--model-dir", tmp_path]
+    refused([*map(str, argv), "--lang", "src"], "--lang", path=tmp_path)
+    refused([*map(str, argv)], "--model-dir", path=tmp_path)
+
+
+def test_a_translation_is_shown_on_a_line(trained):
+    (best,) = Translator.load(trained, parser_name="chain_parser", device="cpu").translate(["a man"], alignments=True)
+    assert "\n" not in repr(best) and len(repr(best)) < 120 and best.text in repr(best) and best.parse is not None
+    assert {"Translator", "Translation", "ParsedLine", "register"} <= set(dir(fairseq_syntax))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ from pathlib import Path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_json
 
+# Names of a corpus's sides that are no languages, as in the demo, or of languages for which Stanza has no models.
+_SIDES = frozenset({"src", "tgt", "trg", "source", "target"})
+
 
 def resources(model_dir: str | None) -> Path:
     """The resources folder, which contains a folder of models for each language: ``model_dir``, or Stanza's own."""
@@ -41,8 +44,8 @@ def model_folder(lang: str, model_dir: str | None) -> Path | None:
         return Path(model_dir)
     if (resources(model_dir) / language(lang, model_dir) / "depparse").is_dir():
         return None
-    raise SyntaxDataError(
-        f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/",
-        path=resources(model_dir),
-        hint=f"give --model-dir (in a recipe: models), or run: python -c \"import stanza; stanza.download('{lang}')\"",
-    )
+    hint = f"give --model-dir (in a recipe: models), or run: python -c \"import stanza; stanza.download('{lang}')\""
+    if lang in _SIDES:
+        hint = "that is no language: give the language, such as --lang en"
+    message = f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/"
+    raise SyntaxDataError(message, path=resources(model_dir), hint=hint)

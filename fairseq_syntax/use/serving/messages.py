@@ -214,7 +214,7 @@ class Parse(BaseModel):
             characters=[
                 span for token, span in zip(line.tokens, token_spans(line)) for _ in range(token.first, token.last + 1)
             ],
-            heads=[0 if h == i else h + 1 for i, h in enumerate(line.heads)],
+            heads=line.conllu_heads,
             labels=line.deprels,
             tags=line.upos,
             sentences=[(start + 1, end) for start, end in line.sentences],
