@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 
 def install() -> None:
-    """Apply all patches."""
+    """Apply all patches. Raises SyntaxDataError if the installed fairseq is not one that they fit."""
+    from fairseq_syntax.compat import base
+
+    base.check()
     from fairseq_syntax.compat import (
         best_checkpoints,
         checkpoints,
