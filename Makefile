@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
+# Or a checkout of fairseq, after tools/patch_fairseq.py.
+FAIRSEQ ?= fairseq-fixed==0.12.3.1
 CUDA ?=
 ONLY ?=
 # nproc would report OMP_NUM_THREADS, the number of threads in a process, as the number of cores.
@@ -49,6 +51,7 @@ help:
 	@echo "make clean      remove .venv, the site and caches, but not trained models (runs/)"
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
+	@echo "             FAIRSEQ='$(FAIRSEQ)'"
 	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
 
 install: $(VENV)/.package
@@ -132,8 +135,8 @@ $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
 $(VENV)/.fairseq: $(VENV)/.torch
 	@echo "building and installing fairseq: a minute or two"
 	@$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
-	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation fairseq-fixed==0.12.3.1 || \
-	  { echo "fairseq-fixed could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
+	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation '$(FAIRSEQ)' || \
+	  { echo "$(FAIRSEQ) could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
 	@touch $@
 
 # An environment imports one checkout. Installing this checkout into another's environment would change what that runs.

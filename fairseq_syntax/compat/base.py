@@ -6,6 +6,7 @@ attention, so a model would translate without the parse; and it lacks parameters
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -57,7 +58,10 @@ def check() -> None:
     if problem is not None:
         version = getattr(fairseq, "__version__", "of unknown version")
         message = f"fairseq {version} does not fit this package: {problem}"
-        raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=f"pip install {TESTED}")
+        hint = f"pip install {TESTED}"
+        if any(importlib.metadata.distributions(name="fairseq")):  # it owns the same files
+            hint = f"pip uninstall --yes fairseq fairseq-fixed; {hint}"
+        raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=hint)
 
 
 def _problems() -> Iterator[str]:

@@ -12,6 +12,8 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
+# Options of examples that fairseq imports where its checkout is importable, but not from a wheel.
+ONLY_IN_A_CHECKOUT = {"--simul-type"}
 LEDGER = Path(__file__).resolve().parents[1] / "systems" / "fairseq_options.yaml"
 _PARTS = [
     *((ARCH_MODEL_REGISTRY, name) for name in ("transformer", "lstm")),

@@ -1,0 +1,77 @@
+"""A fairseq that the plugin cannot build on is refused where it is registered, with what to install."""
+
+import re
+from pathlib import Path
+from runpy import run_path
+
+import fairseq
+import pytest
+import torch
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+from fairseq_syntax import compat
+from fairseq_syntax.compat import base
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def fast_path(self, x, encoder_padding_mask, attn_mask=None):
+    """In the official release 0.12.2, like this."""
+    if not self.training:
+        return torch._transformer_encoder_layer_fwd(x, self.embed_dim, self.num_heads)
+    return self.self_attn(x)
+
+
+def without_workers(self, dataset, disable_shuffling=False, skip_remainder_batch=False, grouped_shuffling=False):
+    """The iterator of that release, whose parameter persistent_workers came later."""
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "older", "why"),
+    [
+        (TransformerEncoderLayerBase, "forward", fast_path, "fast path"),
+        (EpochBatchIterator, "__init__", without_workers, "persistent_workers"),
+    ],
+)
+def test_an_older_fairseq_is_refused_before_it_is_patched(monkeypatch, of, name, older, why):
+    function = getattr(of, name)
+    monkeypatch.setattr(of, name, older)
+    if function in base.PARAMETERS:
+        parameters = {older if key is function else key: names for key, names in base.PARAMETERS.items()}
+        monkeypatch.setattr(base, "PARAMETERS", parameters)
+    with pytest.raises(SyntaxDataError, match=why) as raised:
+        compat.install()
+    assert "fairseq-fixed==" in raised.value.hint and "\n" not in str(raised.value)
+
+
+def test_this_fairseq_is_not_refused():
+    base.check()
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.checkout
+def test_the_patch_makes_of_the_official_configurations_those_of_fairseq_fixed():
+    """Whose defaults are objects; the rest of the two modules is the same."""
+    program = run_path(str(ROOT / "tools" / "patch_fairseq.py"))
+    changed = 0
+    for name in program["CONFIGURATIONS"]:
+        fixed = (Path(fairseq.__file__).parents[1] / name).read_text(encoding="utf-8")
+        official = re.sub(r"= field\(default=([A-Z]\w+Config)\)$", r"= \1()", fixed, flags=re.M)
+        assert official != fixed
+        text, count = program["classes_as_defaults"](official)
+        assert text == fixed and program["classes_as_defaults"](fixed) == (fixed, 0)
+        changed += count
+    assert changed == 14
+
+
+@pytest.mark.checkout
+def test_the_page_says_what_each_distribution_of_the_base_is_for():
+    table = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8").partition("## What is in the base")[2]
+    required = (
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ndependencies = [")[2].partition("\n]")[0]
+    )
+    names = re.findall(r'^    "([\w-]+)', required, re.M)
+    listed = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", table, re.M) for name in row.split(",")}
+    assert len(names) > 10 and listed - {"distribution"} == set(names)
