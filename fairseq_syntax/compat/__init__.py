@@ -13,6 +13,7 @@ def install() -> None:
 
     base.check()
     from fairseq_syntax.compat import (
+        averages,
         best_checkpoints,
         checkpoints,
         datasets,
@@ -28,8 +29,18 @@ def install() -> None:
         validation,
     )
 
-    training = (best_checkpoints, checkpoints, datasets, gradients, plateaus, processes, quantization, stopping)
-    for patched in (*training, hub, models, search, shards, validation):
+    training = (
+        averages,
+        best_checkpoints,
+        checkpoints,
+        datasets,
+        gradients,
+        plateaus,
+        quantization,
+        stopping,
+        validation,
+    )
+    for patched in (*training, hub, models, processes, search, shards):
         patched.install()
 
 

@@ -94,23 +94,7 @@ def install() -> None:
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
-        if not self.cfg.ema.store_ema:
-            return go_on(self, filename, *args, **kwargs)
-        checked = checkpoint_utils.load_checkpoint_to_cpu
-        checkpoint_utils.load_checkpoint_to_cpu = functools.partial(load_with_average, checked)
-        try:
-            return go_on(self, filename, *args, **kwargs)
-        finally:
-            checkpoint_utils.load_checkpoint_to_cpu = checked
-
-    def load_with_average(load: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """For ``--store-ema``, take the parameters of a checkpoint without an average for it.
-
-        fairseq intends that, but looks for them after it has released them.
-        """
-        state = load(*args, **kwargs)
-        state["extra_state"].setdefault("ema", dict(state["model"]))
-        return state
+        return go_on(self, filename, *args, **kwargs)
 
     @functools.wraps(keep)
     def save_plugins(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:

@@ -42,7 +42,7 @@ RECIPE = f"""
 corpus: {{source: en, target: de, train: corpus/train, valid: corpus/valid, tests: {{test: corpus/test}}}}
 parse: {{source: {{parser: fairseq_syntax.corpus.parsing.chain}}, controls: {{random: random}}}}
 pieces: {{size: 60}}
-train: {{lr: 0.1}}
+train: {{lr: 0.1, optimizer: adam, max-tokens: 400}}
 systems:
   base: {{arch: transformer}}
   other: {{arch: pascal_transformer, parse: random}}
@@ -478,6 +478,25 @@ def test_runs_that_cannot_be_scored_beside_kept_ones_are_named(recipe, capsys):
     assert len(work.unscored(work.chosen)) == 4
 
 
+def test_kept_results_are_not_those_of_another_checkpoint(recipe):
+    """The best and the last one are of the same training; older results do not say of which checkpoint they are."""
+    path = kept_by(recipe, {})
+    for made, wanted, runs in (("best", "best", 4), ("last", "best", 0), (None, "last", 4)):
+        kept = Kept.read(path)
+        for entry in (*kept.runs.values(), *kept.scores.values()):
+            entry |= {} if made is None else {"checkpoint": made}
+            if made is None:
+                entry.pop("checkpoint", None)
+        kept.write(path)
+        plan = Plan(load(recipe, {"kept": str(path), "translate.checkpoint": wanted}), recipe)
+        work = Work(plan)
+        assert (len(work.kept_runs), len(work.results().reports)) == (runs, runs // 4)
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(SyntaxDataError):
+        Kept.read(path)
+
+
 def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):
     def variant(baseline: str) -> dict[str, str]:
         return {"translate.variants": f"{{greedy: {{options: {{beam: 1}}, baseline: {baseline}}}}}"}
@@ -600,15 +619,18 @@ def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
 
 @pytest.mark.slow
 def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
-    """With fairseq itself: three kills and one seed here; as many as ``KILLS`` says, with both seeds."""
+    """With fairseq itself, and an average: three kills and one seed; as many as ``KILLS`` says, with both seeds."""
     kills = int(os.environ.get("KILLS", "3"))
     seeds = [1] if kills == 3 else [1, 2]
     sizes = [f"{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim", "ffn-embed-dim")]
     heads = [f"{side}-{name}" for side in ("encoder", "decoder") for name in ("layers", "attention-heads")]
     size = {**dict.fromkeys(sizes, 16), **dict.fromkeys(heads, 1)}
     train = "{lr: 0.01, optimizer: adam, max-tokens: 400, max-epoch: 3, validate-interval: 1, save-interval: 1}"
-    text = RECIPE.replace(f"{QUICK}:{PACKAGE}", str(PACKAGE)).replace("train: {lr: 0.1}", f"train: {train}")
-    recipe.write_text(text.replace("seeds: [1, 2]", f"seeds: {seeds}") + f"size: {size}\n")
+    text = RECIPE.replace(f"{QUICK}:{PACKAGE}", str(PACKAGE))
+    text = re.sub(r"^train: .*$", f"train: {train}", text, flags=re.M)
+    recipe.write_text(
+        text.replace("seeds: [1, 2]", f"seeds: {seeds}") + f"size: {size}\ntranslate: {{checkpoint: average-2}}\n"
+    )
     with warm_commands(tmp_path) as folder:
         check_kills(recipe, kills, models=2 * len(seeds), python=folder / "python")
 

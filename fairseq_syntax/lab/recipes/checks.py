@@ -42,7 +42,7 @@ def problems(plan: Plan, stages: Sequence[Stage], check_line: Callable[[list[str
     folder = _folder_problem(plan)
     if folder is not None:
         yield folder
-    yield from _missing_inputs(stages)
+    yield from _missing_inputs(stages, plan)
     yield from _of_commands(stages, plan, check_line)
     if first and folder is None:
         yield from _Runs(plan).problems([*first.values()])
@@ -60,9 +60,10 @@ def _folder_problem(plan: Plan) -> SyntaxDataError | None:
     return SyntaxDataError(message, path=there, option="--output", hint="name another folder")
 
 
-def _missing_inputs(stages: Sequence[Stage]) -> Iterator[SyntaxDataError]:
+def _missing_inputs(stages: Sequence[Stage], plan: Plan) -> Iterator[SyntaxDataError]:
     """Files that stages read, none makes, and that do not exist."""
     made = {path for stage in stages for path in stage.outputs}
+    made |= {path for run in plan.runs for path in plan.outputs(run).values()}  # only those of finished runs are scored
     made |= {parent for path in made for parent in path.parents}  # folders that are inputs as a whole
     for stage in stages:
         for path in stage.missing():

@@ -1,10 +1,11 @@
 """Results stored with a recipe in one ``.jsonl.gz``: translations, scores, and facts about each run.
 
-A line is ``{"kind": "run", "run", "key", "outputs", "facts", "text"}``, ``{"kind": "scores", "table", "key", "runs",
-"report", "text"}`` or ``{"kind": "environment", "environment"}``. The key of a run is :meth:`.plan.Plan.key`, a
-fingerprint of the recipe's settings for its training and translations; scores record the keys of their runs. ``text``
-is :meth:`.plan.Plan.text_key`, if it is known. Results with another key belong to other settings, and those with
-another ``text`` to other text; both are ignored.
+A line is ``{"kind": "run", "run", "key", "outputs", "facts", …}``, ``{"kind": "scores", "table", "key", "runs",
+"report", …}`` or ``{"kind": "environment", "environment"}``. The key of a run is :meth:`.plan.Plan.key`, a fingerprint
+of the recipe's settings for its training and translations; scores record the keys of their runs. Both also have
+``text``, which is :meth:`.plan.Plan.text_key`, and ``checkpoint``, the recipe's `translate.checkpoint`, if they are
+known. Results with another key belong to other settings, and those with another text or checkpoint to others; all are
+ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Kept:
     def read(cls, path: Path | None) -> Kept:
         """Read a file; empty if it does not exist. Raises SyntaxDataError if it is not a file of results."""
         kept = cls()
-        for number, line in enumerate(read_lines(path) if path is not None and path.exists() else (), start=1):
+        for number, line in enumerate(read_lines(path) if path is not None and _is_there(path) else (), start=1):
             try:
                 entry = json.loads(line)
                 if entry["kind"] == "run":
@@ -52,3 +53,14 @@ class Kept:
         entries += [{**one, "kind": "scores"} for one in self.scores.values()]
         with atomic_open(path) as file:  # compresses without a timestamp
             file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is anything to read, which may fail, as for a loop of links; for ``Path.exists`` it is missing."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True

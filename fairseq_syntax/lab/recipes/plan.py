@@ -36,6 +36,11 @@ _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a 
 _SHELL = (lambda path: shlex.quote(shown(path)), shown)  # how paths are written outside and inside quotes
 
 
+def _free(word: Word) -> Word:
+    """A word that makes no other training of one with which it is averaged otherwise."""
+    return Free(word) if type(word) is str else word
+
+
 class Plan(Layout):
     """The stages of a recipe; arguments as in :class:`.layout.Layout`."""
 
@@ -119,7 +124,15 @@ class Plan(Layout):
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
         words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
         words += [Free("--cpu")] if recipe.device == "cpu" else []
-        if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
+        averaged, number = self._averaged()
+        # What is saved beside does not change what is trained.
+        if averaged == "ema" and "store-ema" not in values:
+            words.append(Free("--store-ema"))
+        elif averaged == "best" and "keep-best-checkpoints" not in values:
+            words += options({"keep-best-checkpoints": Free(number)})
+        if averaged == "last" and not {"keep-last-epochs", "save-interval-updates"} & values.keys():
+            words += options({"keep-last-epochs": Free(number)})
+        elif not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
         if not any(key.startswith("distributed-") for key in values):
             # By default fairseq starts a process for each GPU that it sees, with --cpu too, and so an update would have
@@ -128,11 +141,20 @@ class Plan(Layout):
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
-        command = Command([*words, *options({"save-dir": Out(folder)})])
+        commands = [Command([*words, *options({"save-dir": Out(folder)})])]
+        if averaged:
+            select = {"ema": True} if averaged == "ema" else {averaged: number}
+            files = {**select, "output": Out(self.checkpoint(run))}
+            commands.append(Command(list(map(_free, ["fairseq-syntax", "average", Out(folder), *options(files)]))))
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
         reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
         more: dict[str, Any] = {"reads": reads, "resumed": resumed, "plugins": self.plugins(run.system)}
-        return self.stage("train", f"train {run}", [command], made, run=str(run), **more)
+        return self.stage("train", f"train {run}", commands, made, run=str(run), **more)
+
+    def _averaged(self) -> tuple[str, str]:
+        """What `translate` averages: ``last`` or ``best`` checkpoints, and how many, or ``ema``; empty if nothing."""
+        kind, _, number = self.recipe.translate.checkpoint.rpartition("-")
+        return ("ema", "") if number == "ema" else ({"average": "last", "average-best": "best"}.get(kind, ""), number)
 
     def translations(self, run: Run) -> list[Stage]:
         """The stages that translate each test set in each variant."""

@@ -76,15 +76,19 @@ class Work:
         entry = self.kept.runs.get(str(run))
         if entry is None or entry["key"] != self.plan.key(run):
             return False
-        if not self._is_of_this_text(entry):
+        if not self._is_current(entry):
             return False
         # The key has the tests by their place, not by name. Some older results are without translations.
         names = [name for name in entry["outputs"] if name in self.plan.tests]
         return not entry["outputs"] or names == self.plan.tests
 
-    def _is_of_this_text(self, entry: Mapping[str, Any]) -> bool:
-        """Whether a stored result is of the text that is here; if nothing is known of one of them, it is."""
-        return None in (self.text_key, entry.get("text")) or self.text_key == entry["text"]
+    def _is_current(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a stored result is of the text that is here, and of the checkpoint; what is unknown is taken as such.
+
+        Neither is part of the key: the text may be elsewhere, and older results do not name the checkpoint.
+        """
+        here = {"text": self.text_key, "checkpoint": self.plan.recipe.translate.checkpoint}
+        return all(None in (value, entry.get(name)) or value == entry[name] for name, value in here.items())
 
     def finished(self) -> list[Run]:
         """The runs whose translations are stored, or exist and belong to the recipe's current settings."""
@@ -179,7 +183,7 @@ class Work:
         keys = {str(run): self.plan.key(run) for run in self.kept_runs}
         if entry is None or entry["key"] != self.plan.score_key(table) or not entry["runs"].items() <= keys.items():
             return None
-        if not self._is_of_this_text(entry):
+        if not self._is_current(entry):
             return None
         report: Mapping[str, Any] = entry["report"]
         # The key does not have the baseline of a variant.
@@ -220,18 +224,22 @@ class Work:
     def keep(self, results: Results) -> Path:
         """Add results to the recipe's file of stored results, which the recipe must name."""
         assert self.kept_file is not None, "the recipe has no `kept`"
-        kept, text = Kept(environments=list(results.environments)), {"text": self.text_key} if self.text_key else {}
+        kept = Kept(environments=list(results.environments))
+        about = {
+            "checkpoint": self.plan.recipe.translate.checkpoint,
+            **({"text": self.text_key} if self.text_key else {}),
+        }
         for run, facts in results.facts.items():
             if run in self.kept_runs:
                 kept.runs[str(run)] = self.kept.runs[str(run)]
             else:
                 outputs = {str(table): read_translations(path).lines for table, path in self.plan.outputs(run).items()}
                 entry = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
-                kept.runs[str(run)] = {**entry, **text}
+                kept.runs[str(run)] = {**entry, **about}
         for table, report in results.reports.items():
             names = [system["name"] for system in report["systems"]]
             keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
-            entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report, **text}
+            entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report, **about}
             before = self.kept.scores.get(str(table))
             # A stored report is of the runs that it names, even if more are finished now.
             kept.scores[str(table)] = before if before and before["report"] is report else entry
@@ -248,7 +256,7 @@ class Work:
             (kept.scores, newer.scores, {str(table): plan.score_key(table) for table in plan.tables()}),
         ):
             for name, entry in since.items():
-                if entry["key"] == keys.get(name) and self._is_of_this_text(entry):
+                if entry["key"] == keys.get(name) and self._is_current(entry):
                     entries.setdefault(name, entry)
 
 

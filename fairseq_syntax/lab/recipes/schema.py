@@ -47,6 +47,7 @@ def _one_as_list(value: Any) -> Any:
     return [value] if isinstance(value, (str, int)) else value
 
 
+Checkpoint = Annotated[str, Field(pattern=r"^(best|last|ema|average-(best-)?[1-9][0-9]*)$")]
 Texts = Annotated[list[str], BeforeValidator(_one_as_list)]
 Seeds = Annotated[list[int], BeforeValidator(_one_as_list), Field(min_length=1)]
 
@@ -232,7 +233,11 @@ class Translate(Section):
     # With this annotation, pydantic validates the values of all other keys.
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
-    checkpoint: Literal["best", "last"] = _key("best", "best on validation data, or last")
+    checkpoint: Checkpoint = _key(
+        "best",
+        "best on validation data, last, average-N of the last N checkpoints, average-best-N of the best N, or ema, the "
+        "moving average of training",
+    )
     variants: dict[Name, Variant] = _key({}, "further translations, each in a separate table")
 
     @property

@@ -36,6 +36,8 @@ def smoke(recipe: Recipe) -> Recipe:
     for system in small.systems.values():
         system.size, system.train, system.options = map(_cut, (system.size, system.train, system.options))
         system.translate.pop("fp16", None)
+    if small.translate.checkpoint.startswith("average"):  # a few updates end within the first epoch
+        small.translate.checkpoint = "last"
     # beam, lenpen and so on, which are not fields of the section
     small.translate.__pydantic_extra__ = {**recipe.translate.options, "fp16": None, **_TRANSLATE}
     # Files with one line per sentence belong to the whole test set.
