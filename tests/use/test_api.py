@@ -336,7 +336,7 @@ def test_the_description_and_its_examples(server):
     assert (first["name"], first["needs"], first["source_lang"]) == ("PASCAL", ["tree"], "en")
     assert first["systems"] == ["pascal"] and first["parameters"] > 1000
     assert server.ask("GET", "/health")[1] == {"status": "ok", "waiting": 0}
-    assert server.ask("GET", "/nothing") == (404, {"detail": "Not Found"})
+    assert server.ask("GET", "/nothing") == (404, {"detail": "Not Found", "error": "Not Found"})
     assert server.ask("GET", "/translate")[0] == 405
 
 

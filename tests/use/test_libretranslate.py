@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from urllib.parse import urlencode
 
 import pytest
 from data_errors import data_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from served import StandIn, running, stand_in_service
 
+from fairseq_syntax.use.serving.libretranslate import _BETWEEN
+from fairseq_syntax.use.serving.markup import units
 from fairseq_syntax.use.serving.models import Source
 from fairseq_syntax.use.serving.service import Service
 
@@ -42,13 +47,78 @@ def test_sentences_and_the_white_space_between_them(server):
         assert server.translate(q=whole, source="en", target="de")[1]["translatedText"] == whole[::-1]
 
 
-def test_html_keeps_its_markup(server):
-    text = '<p class="a">ab &amp; c<br/><b>de</b></p><script>var x = "q";</script>'
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            '<p class="a">ab &amp; c<br/><b>de</b></p><script>var x = "q";</script>',
+            '<p class="a">c &amp; ba<br/><b>ed</b></p><script>var x = "q";</script>',
+        ),
+        # the last value does not end
+        (
+            """<p title="x > y" alt='"<'>ab</p><p title="cd>ef</p>""",
+            """<p title="x > y" alt='"<'>ba</p><p title="cd>fe</p>""",
+        ),
+        ("a <b>bc</b> d <i>e</i>", "e d cb a"),  # a sentence is one, and no tag is in the middle of another
+        ("<i>A b.</i> <a href='x'>Cd e</a>.", "<i>.b A</i> <a href='x'>.e dC</a>"),
+        ("<b>Ab. Cd</b> ef", ".bA fe dC"),
+        ("<b><p>a b</p></b>", "<b><p>b a</p></b>"),
+        ("a <code>x<b>y</b></code> b <pre>c\n d</pre>", "a <code>x<b>y</b></code> b <pre>c\n d</pre>"),
+        ('<div translate="no">a <div>b</div> cd</div>ef', '<div translate="no">a <div>b</div> cd</div>fe'),
+        ('ab <span class="x notranslate">ACME</span> cd', 'ba <span class="x notranslate">ACME</span> dc'),
+        ("ab <img src=x> cd<!-- e -->fg", "ba <img src=x> dc<!-- e -->gf"),
+        ("a &lt; b", "b &lt; a"),
+        ("<pre>a b", "<pre>a b"),
+    ],
+)
+def test_html_is_split_at_blocks_and_keeps_what_is_not_to_be_translated(server, text, expected):
     _, answer = server.translate(q=text, source="en", target="de", format="html")
-    assert answer["translatedText"] == '<p class="a">c &amp; ba<br/><b>ed</b></p><script>var x = "q";</script>'
-    text = """<a title="x > y" alt='"<'>ab</a><i title="cd>ef</i>"""  # the last value does not end
-    _, answer = server.translate(q=text, source="en", target="de", format="html")
-    assert answer["translatedText"] == """<a title="x > y" alt='"<'>ba</a><i title="cd>fe</i>"""
+    assert answer["translatedText"] == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["<b>", "</b>", "<p>", "</p>", "<i>", "</i>", "<code>", "</code>", "Ab ", "c. ", "."])))
+def test_tags_of_html_stay_in_order_and_in_pairs(parts):
+    text = "".join(parts)
+    kept = [part for is_sentence, part in units(text, _BETWEEN) if not is_sentence]
+    tags, left = re.findall("<.*?>", text), re.findall("<.*?>", "".join(kept))
+    at = iter(tags)
+    assert all(tag in at for tag in left), "a subsequence"
+    for name in "bi":
+        gone = [len(re.findall(tag, text)) - len(re.findall(tag, "".join(kept))) for tag in (f"<{name}>", f"</{name}>")]
+        assert gone[0] == gone[1]
+    assert sum(map(str.isalpha, re.sub("<.*?>", "", text))) == sum(
+        sum(map(str.isalpha, re.sub("<.*?>", "", part))) for _, part in units(text, _BETWEEN)
+    )
+
+
+def test_a_form_of_several_parts_is_read(server):
+    """As LibreTranslate's page and ``curl -F`` send it."""
+    fields = {"q": "one zwölf", "source": "en", "target": "de", "format": "text"}
+    parts = [f'--XX\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+    kind = {"content-type": "multipart/form-data; boundary=XX"}
+    assert server.ask("POST", "/translate", ("".join(parts) + "--XX--\r\n").encode(), kind) == (
+        200,
+        {"translatedText": "flöwz eno"},
+    )
+    for body in (b"", b"--XX", b"nothing", b"--XX--\r\n"):
+        status, answer = server.ask("POST", "/translate", body, kind)
+        assert status == 400 and answer["error"]
+
+
+def test_json_that_is_sent_as_a_form_is_told_so(server):
+    """As ``curl -d`` sends it without a header."""
+    for body in (b'{"text": "one two"}', b' {"q": "a", "source": "en", "target": "de"}'):
+        status, answer = server.ask("POST", "/translate", body, FORM)
+        assert status == 400 and "application/json" in answer["error"]
+
+
+def test_every_refusal_has_an_error(server):
+    for body in (b"[1", b"{}", b'{"q": ', b'{"text": "a", "model": "x"}', b"x" * 2_000_000):
+        status, answer = server.ask("POST", "/translate", body)
+        assert status in (400, 413, 422) and answer["error"] == answer["detail"]
+    for method, path in (("GET", "/translate"), ("GET", "/nothing")):
+        assert server.ask(method, path)[1]["error"]
 
 
 def test_the_languages(server):

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from typing import Any
 import jinja2
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -25,7 +28,7 @@ from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.pages.page import self_contained
 from fairseq_syntax.use.serving import libretranslate
-from fairseq_syntax.use.serving.guard import Guard, in_time
+from fairseq_syntax.use.serving.guard import Guard, in_time, refusal
 from fairseq_syntax.use.serving.messages import (
     REQUEST_EXAMPLES,
     Health,
@@ -39,8 +42,8 @@ from fairseq_syntax.use.serving.messages import (
 from fairseq_syntax.use.serving.service import Service
 
 DESCRIPTION = (
-    "Translation by models that know syntax. Errors are answered with a JSON object whose `detail` is the reason "
-    "(`error`, if the request is LibreTranslate's)."
+    "Translation by models that know syntax. Errors are answered with a JSON object whose `detail` and `error` are the "
+    "reason (only `error`, if the request is LibreTranslate's)."
 )
 REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": Reason, "description": text}
@@ -142,11 +145,15 @@ def create_app(
 
     @app.exception_handler(SyntaxDataError)
     async def bad_data(_: Request, error: SyntaxDataError) -> JSONResponse:
-        return JSONResponse({"detail": error.message + (f" ({error.hint})" if error.hint else "")}, 422)
+        return refusal(error.message + (f" ({error.hint})" if error.hint else ""), 422)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        return refusal(error.detail, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def defect(*_: Any) -> JSONResponse:
-        return JSONResponse({"detail": "a defect of the server; its log says more"}, 500)
+        return refusal("a defect of the server; its log says more", 500)
 
     # The middleware added last is outermost, so requests rejected for their host are counted too.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
@@ -196,8 +203,20 @@ def playground(models: Models, examples: Sequence[str] = ()) -> tuple[str, str]:
     return page, policy
 
 
+def kind_of(schema: Mapping[str, Any]) -> str:
+    """The type of a field in words, from its JSON Schema."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(kind_of, schema["anyOf"])))
+    if schema.get("type") == "array":
+        return f"list of {kind_of(schema.get('items', {}))}"
+    return {"object": "object", "null": "null"}.get(schema.get("type", "object"), schema.get("type", "object"))
+
+
 def api_page(description: Mapping[str, Any]) -> str:
     """Render an OpenAPI description as a self-contained page with paths, examples and responses."""
     page = jinja2.Environment(autoescape=True)
     page.filters["json"] = partial(json.dumps, ensure_ascii=False, indent=1)
+    page.filters["quoted"] = lambda value: shlex.quote(json.dumps(value, ensure_ascii=False))
+    page.filters["kind"] = kind_of
+    page.filters["marked"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     return page.from_string(Path(__file__).with_name("api.html").read_text(encoding="utf-8")).render(api=description)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from fastapi import HTTPException
@@ -37,6 +37,11 @@ def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | No
     except ValueError:
         loopback = False
     return ["localhost", "127.0.0.1", "[::1]", listening, *further] if loopback and "*" not in further else None
+
+
+def refusal(reason: Any, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that is refused; LibreTranslate's clients read ``error``."""
+    return JSONResponse({"detail": reason, "error": reason}, status, headers)
 
 
 class Guard:
@@ -78,8 +83,8 @@ class Guard:
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may have used the other header, so the rest could be taken for another client's request (request
             # smuggling; RFC 9112, section 6.1). uvicorn would ignore Content-Length and keep the connection open.
-            reason = {"detail": "Content-Length and Transfer-Encoding exclude each other"}
-            await JSONResponse(reason, 400, headers={"connection": "close"})(scope, receive, answer)
+            reason = "Content-Length and Transfer-Encoding exclude each other"
+            await refusal(reason, 400, {"connection": "close"})(scope, receive, answer)
             return
         try:
             await self.app(scope, limited, answer)

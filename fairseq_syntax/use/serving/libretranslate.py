@@ -9,7 +9,10 @@ from __future__ import annotations
 import html
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from email.parser import BytesParser
+from email.policy import HTTP
+from itertools import islice
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
@@ -21,6 +24,7 @@ from pydantic_core import from_json
 from fairseq_syntax.corpus.words import language_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.guard import in_time
+from fairseq_syntax.use.serving.markup import units
 from fairseq_syntax.use.serving.messages import (
     MAX_BEAM,
     MAX_CHARACTERS,
@@ -41,11 +45,6 @@ _BETWEEN = re.compile(
     r"(\A\s+|(?<!\s)\s+\Z|(?<!\s)\s*\n\s*"
     r"|(?:(?<=[.!?…。！？])|(?<=[.!?…。！？][\"'”’»)\]]))\s+"
     rf"(?=[^\s{_LOWERCASE}]))"
-)
-_MARKUP = re.compile(
-    r"(<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
-    r"|</?[a-z!?](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>|</?[a-z!?][^<>]*>)",  # quoted values may contain >
-    re.DOTALL | re.I,
 )
 _NAMES = """
 ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fa Persian,
@@ -108,17 +107,43 @@ async def answer(service: Service, request: Request, body: bytes, timeout: float
 
 
 def _fields(kind: str, body: bytes) -> dict[str, Any] | None:
-    if kind.lower().startswith("application/x-www-form-urlencoded"):
+    name = kind.lower().partition(";")[0].strip()
+    if name == "multipart/form-data":
+        return _listed(_multipart(kind, body))
+    if name == "application/x-www-form-urlencoded":
+        if body.lstrip()[:1] in (b"{", b"["):
+            raise SyntaxDataError(
+                "this is JSON, and its header says that it is a form: send content-type: application/json"
+            )
         try:
-            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_SENTENCES + 20)
+            return _listed(parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_SENTENCES + 20))
         except ValueError as error:
             raise SyntaxDataError(str(error)) from None
-        return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
     try:
         value = from_json(body) if b'"q"' in body else None
     except ValueError:
         return None
     return value if isinstance(value, dict) and "q" in value else None
+
+
+def _listed(fields: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The fields of a form, of which one with several values is a list."""
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+def _multipart(kind: str, body: bytes) -> dict[str, list[str]]:
+    """The fields of a form in parts, as LibreTranslate's page and ``curl -F`` send it."""
+    message = BytesParser(policy=HTTP).parsebytes(b"content-type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
+    parts = list(islice(message.iter_parts(), MAX_SENTENCES + 20)) if message.is_multipart() else []
+    if not parts:
+        raise SyntaxDataError("this is no form of several parts, as its header says")
+    fields: dict[str, list[str]] = {}
+    for part in parts:
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            fields.setdefault(name, []).append(content.decode("utf-8", "replace"))
+    return fields
 
 
 async def _translated(service: Service, ask: _Ask, several: bool, deadline: float) -> dict[str, Any]:
@@ -154,18 +179,15 @@ async def _translated(service: Service, ask: _Ask, several: bool, deadline: floa
 def _apart(text: str, sentences: list[str], *, markup: bool) -> list[str | int]:
     """Split a text, or HTML, into what is kept and the indices of its sentences, which ``sentences`` receives."""
     parts: list[str | int] = []
-    for place, part in enumerate(_MARKUP.split(text) if markup else [text]):
-        if place % 2:  # separators, captured by the group of the pattern
-            parts.append(part)
+    pieces = units(text, _BETWEEN) if markup else ((not gap % 2, p) for gap, p in enumerate(_BETWEEN.split(text)) if p)
+    for is_sentence, piece in pieces:
+        if not is_sentence:
+            parts.append(piece)
             continue
-        for gap, piece in enumerate(_BETWEEN.split(html.unescape(part) if markup else part)):
-            if gap % 2 or not piece:
-                parts.append(piece)
-                continue
-            if len(sentences) == MAX_SENTENCES:
-                raise SyntaxDataError(f"q has more than {MAX_SENTENCES} sentences")
-            parts.append(len(sentences))
-            sentences.append(" ".join(piece.split()))
+        if len(sentences) == MAX_SENTENCES:
+            raise SyntaxDataError(f"q has more than {MAX_SENTENCES} sentences")
+        parts.append(len(sentences))
+        sentences.append(" ".join(piece.split()))
     return parts
 
 

@@ -236,17 +236,17 @@ class Hypothesis(BaseModel):
     """A translation."""
 
     sentence: int = Field(description="the sentence of the request that it translates, counted from 0")
-    model: str
+    model: str = Field(description="the name of the model")
     rank: int = Field(description="among this model's translations of the sentence; 0 is the best")
-    text: str
+    text: str = Field(description="the translation")
     score: float | None = Field(description="mean log-probability (base e) of its pieces; null for a probability of 0")
-    pieces: list[str]
+    pieces: list[str] = Field(description="the pieces that the model has generated")
     cut: bool = Field(
         False,
         description=f"whether it is as long as it may be: {PIECES_A:g} pieces for each of the source and {PIECES_B} "
         "more, or fewer by the model",
     )
-    alignment: Alignment | None = None
+    alignment: Alignment | None = Field(None, description="the word alignment, if it is asked for")
 
 
 class TranslateAnswer(BaseModel):
@@ -297,6 +297,7 @@ class Health(BaseModel):
 
 
 class Reason(BaseModel):
-    """An error."""
+    """An error: the reason, under two names."""
 
     detail: str
+    error: str

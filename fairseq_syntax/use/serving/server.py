@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import resource
@@ -16,6 +15,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fairseq_syntax.use.serving.guard import refusal
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +76,9 @@ class Connection(H11Protocol):
         if others:
             min(others, key=lambda connection: connection._since).end()
         else:
-            body = json.dumps({"detail": "too many connections; try again later"})
-            head = f"content-type: application/json\r\nretry-after: 1\r\ncontent-length: {len(body)}"
-            transport.write(f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\nconnection: close\r\n\r\n{body}".encode())
+            answer = refusal("too many connections; try again later", 503, {"retry-after": "1", "connection": "close"})
+            head = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
+            transport.write(b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(answer.body))
             self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
