@@ -141,6 +141,16 @@ def supervised_heads() -> Drawing:
     )
 
 
+def tree_planting() -> Drawing:
+    from fairseq_syntax.systems.tree_planting import supervision
+
+    return Drawing(
+        [over_words("S: the head's target", supervision(batch())[0], two_digits)],
+        "What the head is trained towards for one parse: the nearer two words are in the tree, the more. From the "
+        "equation, not from a trained model.",
+    )
+
+
 def lisa() -> Drawing:
     from fairseq_syntax.systems.supervised_heads import parent_matrix
 

@@ -332,9 +332,7 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
     kept = before["languages"]
     plans = {of.recipe.name: of for of in map(plan, LANGUAGES)}
     languages = {name: language(of, kept[name]["order"]) if name in only else kept[name] for name, of in plans.items()}
-    parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
-    if languages != kept or "mean" not in before:
-        parts["mean"] = mean_of_languages(list(plans.values()))
+    parts = {name: make() if name in only else before.get(name) for name, make in PARTS.items()}
     return {**before, "languages": languages, **parts}
 
 
@@ -343,6 +341,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "amounts": amounts,
     "parse_quality": atis,
     "longer": longer,
+    "mean": lambda: mean_of_languages(list(map(plan, LANGUAGES))),
 }
 
 

@@ -188,8 +188,8 @@ def main(args: argparse.Namespace) -> int:
         markdown, page = write_report(work.plan, results)
         for section in report(work.plan, results):
             if section.title.startswith("Scores"):
-                tables = [block.render() for block in section.blocks if isinstance(block, Table)]
-                print("\n" + "\n\n".join(tables) + "\n")
+                blocks = [block.render() if isinstance(block, Table) else block for block in section.blocks]
+                print("\n" + "\n\n".join(map(str, blocks)) + "\n")
         finished(shown(markdown), "the report")
         finished(shown(page), "the same, for a browser", "" if failed else _translate_command(work))
     return 1 if failed else 0

@@ -61,6 +61,11 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise _as_data_error(error.errors(), document, path) from None
 
 
+def written_in(path: Path, key: str) -> Path:
+    """The file in which a top-level key of a recipe stands: the recipe's, or that of one that it extends."""
+    return read(path).place([key], path)[0]
+
+
 class _Texts(yaml.SafeLoader):
     """A loader that keeps scalars as strings, except null, since YAML 1.1 reads the language ``no`` as False."""
 

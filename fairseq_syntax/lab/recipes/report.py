@@ -16,14 +16,27 @@ from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import MAIN, Run, Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.schema import Published
+from fairseq_syntax.lab.recipes.side_by_side import SideBySide, first_run, side_by_side
+from fairseq_syntax.lab.recipes.verdict import (
+    caption,
+    command,
+    is_too_low,
+    leader,
+    pairs_of,
+    sentence,
+    significance,
+    told,
+    too_low,
+)
 from fairseq_syntax.lab.scoring.logs import Curves
-from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
+from fairseq_syntax.lab.scoring.names import METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
 from fairseq_syntax.lab.scoring.shares import tables as share_tables
 from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
+SCORES = "Scores"  # the titles of the first sections begin with it
 OTHER_LENGTH = 3  # percent of the references' tokens; in BLEU's brevity penalty, about as many percent of the score
 _SHARES = """\
 Gain is a system's score less that of {baseline}. A control is the same system, trained and tested on parses that have \
@@ -40,7 +53,8 @@ class Results:
 
     Attributes:
         reports: for each scored table, the output of ``fairseq-syntax score --json``
-        facts: for each finished run, ``seconds`` by kind of stage, ``commands``, and ``values`` by name
+        facts: for each finished run, ``seconds`` by kind of stage, ``commands``, ``values`` by name and, if known, the
+            number of training ``pairs``
         environments: hardware and versions
         curves: for each run with a training log, its curves
         unscored: finished runs that cannot be scored beside stored ones
@@ -66,7 +80,7 @@ class Section:
     """A heading with paragraphs, tables, code (text beginning with ``$``) and pictures; collapsed if ``rest``."""
 
     title: str
-    blocks: Sequence[str | Table | Picture]
+    blocks: Sequence[str | Table | Picture | SideBySide]
     rest: bool = False
 
 
@@ -79,7 +93,8 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     if not results.reports:
         raise SyntaxDataError("there are no results yet", path=plan.folder, hint="run the recipe first")
     text = list(report(plan, results))
-    sections = [*text, *pictures(plan, results)]
+    after = sum(section.title.startswith(SCORES) for section in text)
+    sections = [*text[:after], *sentences(plan, results), *text[after:], *pictures(plan, results)]
     markdown, page = plan.folder / "report.md", plan.folder / "report.html"
     pages = {markdown: as_markdown(plan, sections), page: as_html(plan, sections)}
     if plan.recipe.page:  # next to the recipe, without pictures, which are in the result folder
@@ -97,8 +112,8 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     for variant in [MAIN, *recipe.translate.variants]:
         for lines in ["", *recipe.score.lines]:
             if scored := [table for table in results.reports if (table.variant, table.lines) == (variant, lines)]:
-                title = ": ".join(filter(None, ["Scores", ", ".join(filter(None, [variant, lines]))]))
-                yield Section(title, [main_table(plan, results, scored)])
+                title = ": ".join(filter(None, [SCORES, ", ".join(filter(None, [variant, lines]))]))
+                yield Section(title, [*verdicts(plan, results, scored), main_table(plan, results, scored)])
     if missing := by_system([run for run in plan.runs if run not in results.facts]):
         yield Section("Not finished", [f"Systems and their seeds: {missing}"])
     if results.unscored:
@@ -128,6 +143,31 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     yield Section("Hardware and versions", [described(one) for one in results.environments], rest=True)
 
 
+def verdicts(plan: Plan, results: Results, scored: Sequence[Scored]) -> list[str]:
+    """A paragraph for each test set: which system is ahead, by how much, and whether that can be told."""
+    metric, baseline = first_metric(plan, results.reports[scored[0]]), plan.baseline_of(scored[0])
+    told = [sentence(results.reports[table], metric, baseline, table.test) for table in scored]
+    return list(filter(None, told))
+
+
+def sentences(plan: Plan, results: Results) -> Iterator[Section]:
+    """Ten sentences of the first test set, as the baseline and the best other system translate them."""
+    for table, scores in results.reports.items():
+        baseline, metric = plan.baseline_of(table), first_metric(plan, scores)
+        best = leader(scores, metric, baseline)
+        runs = [first_run(plan, name, list(results.facts)) for name in (baseline, best) if name is not None]
+        finished = [run for run in runs if run is not None]
+        if len(finished) == 2 and not table.lines and (shown := side_by_side(plan, table, *finished)):
+            yield Section(f"Sentences: {table}", shown)
+            return
+
+
+def first_metric(plan: Plan, report: Mapping[str, Any]) -> str:
+    """The first of the recipe's metrics that a report has, since stored reports sort metrics by name."""
+    names = [METRICS.get(key, DISTINCT) for key in plan.recipe.score.metrics]
+    return next(name for name in names if name in report["signatures"])
+
+
 def by_system(runs: Sequence[Run]) -> str:
     """Runs in words: each system with its seeds."""
     seeds: dict[str, list[str]] = {}
@@ -140,9 +180,7 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     """For each test set, the systems' scores and gains in the recipe's first metric, and their significance."""
     recipe, first = plan.recipe, results.reports[scored[0]]
     baseline = plan.baseline_of(scored[0])
-    # In the order of the recipe, since stored reports sort metrics by name.
-    names = [METRICS.get(key, DISTINCT) for key in recipe.score.metrics]
-    metric = next(name for name in names if name in first["signatures"])
+    metric = first_metric(plan, first)
     several = len(recipe.seeds) > 1
     header = ["system", *(["seeds"] if several else [])]
     for table in scored:
@@ -155,20 +193,31 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
             continue
         seeds = dict.fromkeys(str(len(entry["runs"])) for entry in entries if entry)
         row = [name, *(["/".join(seeds)] if several else [])]
-        for entry in entries:
-            row += _cells(entry, metric, name == baseline)
+        for table, entry in zip(scored, entries):
+            row += _cells(entry, metric, name == baseline, is_too_low(results.reports[table], metric))
         if recipe.score.mean:
             row.append(number(statistics.fmean(e["mean"][metric] for e in entries) if all(entries) else None))
         rows.append(row)
     compared = sum(row[0] != baseline for row in rows)
     corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
     tested = any(system.get("tests") for table in scored for system in results.reports[table]["systems"])
-    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"] if tested else []
-    notes += ["± standard deviation over the seeds"] if several else []
-    notes += _in_other_metrics(results, scored, metric)
-    notes += _of_other_length(results, scored, baseline)
-    title = ", ".join(filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines]))
-    return Table(title, header, rows, notes)
+    below = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"] if tested else []
+    if any(is_too_low(results.reports[table], metric) for table in scored):
+        below.append(too_low(metric))
+    below += ["± standard deviation over the seeds"] if several else []
+    below += told(plan)
+    below += _in_other_metrics(results, scored, metric)
+    below += _of_other_length(results, scored, baseline)
+    title = ", ".join(
+        filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines, ran(plan, results)])
+    )
+    return Table(title, header, rows, below)
+
+
+def ran(plan: Plan, results: Results) -> str:
+    """The training pairs, parsers and seeds of the finished runs."""
+    seeds = sorted({run.seed for run in results.facts})
+    return caption(plan, pairs_of(list(results.facts.values())), seeds)
 
 
 def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -> Iterator[str]:
@@ -178,7 +227,7 @@ def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -
         for other in results.reports[table]["signatures"]:
             differing = []
             for system in systems:
-                first, said = (_significance(system, name) for name in (metric, other))
+                first, said = (significance(system, name) for name in (metric, other))
                 if said.startswith("yes") and said != first:
                     differing.append(f"{system['name']} ({'worse' if said.endswith('worse') else 'better'})")
             if differing:
@@ -210,28 +259,21 @@ def _bootstrap(report: Mapping[str, Any]) -> str:
     tests = [one for system in report["systems"] for one in system.get("tests", {}).values()]
     signature = next((one["bootstrap"]["signature"] for one in tests if "bootstrap" in one), "")
     parts = dict(part.split(":", 1) for part in signature.split("|") if part)
-    sides = "one-sided " if parts.get("sides") == "1" else ""
-    return f"the {sides}bootstrap over {parts.get('over', 'sentences and seeds')}"
+    sides, over = "one-sided " if parts.get("sides") == "1" else "", parts.get("over", "sentences and seeds")
+    if all(len(system["runs"]) == 1 for system in report["systems"]):
+        over = over.removesuffix(" and seeds")
+    return f"the {sides}bootstrap over {over}"
 
 
-def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool) -> list[str]:
-    """The cells of a system: score, gain and significance."""
+def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool, is_low: bool) -> list[str]:
+    """The cells of a system: score, gain and significance, which is left out if the scores are too low."""
     if not entry:
         return ["–", "–", "–"]
     score = over_seeds(entry["mean"][metric], entry["sd"][metric])
     tests = entry.get("tests", {}).get(metric)
     if is_baseline or tests is None:
         return [score, "", ""]
-    return [score, f"{tests['difference']:+.2f}", _significance(entry, metric)]
-
-
-def _significance(entry: Mapping[str, Any], metric: str) -> str:
-    """Whether a system's gain is significant: ``yes``, ``yes, worse`` or ``no``; ``–`` if it was not tested."""
-    tests = entry.get("tests", {}).get(metric, {})
-    p = tests.get("holm", {}).get("bootstrap")
-    if p is None or p >= 0.05:
-        return "–" if p is None else "no"
-    return "yes, worse" if (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER) else "yes"
+    return [score, f"{tests['difference']:+.2f}", "too low" if is_low else significance(entry, metric)]
 
 
 def pictures(plan: Plan, results: Results) -> Iterator[Section]:
@@ -316,6 +358,9 @@ def published(plan: Plan, results: Results) -> list[Table]:
             elif one.test is None and _is_measured(results, one.metric):
                 notes.append(f"{title}: ours are left out, since `published` does not name the test set")
             notes += [f"{title}: {one.note}"] if one.note else []
+        if any(title.endswith(": ours") for title in header):
+            of_paper = [f"ours: {run}" for run in [ran(plan, results)] if run]
+            notes += [*of_paper, *told(plan)]
         names = dict.fromkeys(name for one in some for name in one.figures)
         rows = [[name, *(number(column.get(name)) for column in columns)] for name in names]
         compared.append(Table(source, header, rows, notes))
@@ -365,10 +410,12 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
                 parts.append(f"![{block.title}]({block.path.relative_to(plan.folder).as_posix()})")
             elif isinstance(block, Table):
                 parts.append(block.render("markdown"))
+            elif isinstance(block, SideBySide):
+                parts.append(block.markdown())
             else:
                 parts.append(f"```bash\n{block[1:]}\n```" if block.startswith("$") else block)
         parts += ["</details>"] if section.rest else []
-    parts.append(f"Written by `fairseq-syntax run {plan.path.name}`.\n")
+    parts.append(f"Written by `{command(plan)}`.\n")
     return "\n\n".join(filter(None, parts))
 
 
@@ -382,14 +429,16 @@ def as_html(plan: Plan, sections: Sequence[Section]) -> str:
         parts.append(folded if section.rest else f"<h2>{title}</h2>{inner}")
     # The body is filled in last, since text in it may look like a placeholder.
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    for mark, text in {"RECIPE": escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
+    for mark, text in {"COMMAND": escape(command(plan)), "NAME": name, "BODY": "\n".join(parts)}.items():
         page = page.replace(f"__{mark}__", text)
     return page
 
 
-def _html_block(block: str | Table | Picture) -> str:
+def _html_block(block: str | Table | Picture | SideBySide) -> str:
     if isinstance(block, Table):
         return block.render("html")
+    if isinstance(block, SideBySide):
+        return block.html()
     if isinstance(block, Picture):
         text = block.path.read_text(encoding="utf-8")
         # In HTML, a drawing has no XML declaration.

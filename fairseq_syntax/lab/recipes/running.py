@@ -17,7 +17,7 @@ from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.stages import KINDS, Stage
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
-from fairseq_syntax.runtime.files import atomic_open, make_folder
+from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 from fairseq_syntax.runtime.jobs import read_record
 
 
@@ -219,7 +219,9 @@ class Work:
             path = self.plan.place(value.file, run)
             if (value.systems is None or run.system in value.systems) and is_made(path):
                 values[name] = number_in(path, value.key)
-        return {"seconds": seconds, "commands": commands, "values": values}
+        text = self.plan.text("train", self.plan.langs[0])
+        pairs = {"pairs": sum(1 for _ in read_lines(text))} if text.exists() else {}
+        return {"seconds": seconds, "commands": commands, "values": values, **pairs}
 
     def keep(self, results: Results) -> Path:
         """Add results to the recipe's file of stored results, which the recipe must name."""

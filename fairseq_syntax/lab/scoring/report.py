@@ -229,7 +229,8 @@ def _tests(
     tests: dict[str, dict[str, dict]] = {base: {name: {} for name in runs if name != base} for base in bases}
     enough = enough_sentences(range(len(next(iter(runs.values()))[0])), groups)
     over = "sentences" if groups is None else "groups"
-    signature = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
+    of_seeds = " and seeds" if any(len(of_system) > 1 for of_system in runs.values()) else ""
+    signature = f"over:{over}{of_seeds}|sides:2|n:{options.resamples}|seed:{SEED}"
     with progress(total=len(bases) * (len(runs) - 1) * len(scorers), of="tests", unit="tests") as bar:
         for scorer in scorers:
             resampled = Resampled(scorer, runs, options.resamples if enough else 0, groups=groups)
