@@ -39,7 +39,7 @@ PAIRS: dict[str, Any] = {**SEVERAL, "type": _name_and_value, "default": []}
 
 SEED = Option("--seed", "random seed", type=natural, default=1)
 OUTPUT_FOLDER = Option("--output DIR", "output folder", required=True)
-MODEL_DIR = Option("--model-dir DIR", "folder of the parser's models")
+MODEL_DIR = Option("--model-dir DIR", "the parser's models: a folder, a file, or the name of a pipeline")
 DATA = Option("--data DIR", "the binarized data (default: what the model was trained on)")
 DEVICE = Option("--device", "device of the model (default: cuda if available)", choices=("cpu", "cuda"))
 USER_DIR = Option(

@@ -2,7 +2,7 @@
 
 Parse the treebank's words, or read a parse of them, and report the expected calibration error, UAS by confidence, the
 best temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word. Unlike eval-tree,
-LAS compares labels with their subtypes.
+LAS compares labels with their subtypes. Of parsers without probabilities (spacy, udpipe), UAS and LAS are reported.
 
     fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --json report.json --picture diagram.svg
 """
@@ -17,7 +17,7 @@ from fairseq_syntax.cli.options import print_report, refuse
 from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, PARSER, distributions, parser_options
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.header import controls, parsed_with
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, load_parser, recorded_options
+from fairseq_syntax.corpus.parsing.base import TRANSITION_BASED, Parser, ParserOptions, load_parser, recorded_options
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import check_output, errors_in
 
@@ -52,9 +52,18 @@ def main(args: Namespace) -> None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
     else:
         gold = [sentence for line in gold for sentence in calibration.sentences(line)]
+        if by_steps := args.parser in TRANSITION_BASED:
+            refuse(
+                args, (*OF_DISTRIBUTIONS, "picture", "bins"), f"the parser {args.parser} has no probabilities of arcs"
+            )
         # the treebank's words and sentences, of any length
-        options = parser_options(args, distributions=True, tokenizer="whitespace", max_words=10**9)
+        options = parser_options(args, distributions=not by_steps, tokenizer="whitespace", max_words=10**9)
         parsed = _parse(load_parser(options), gold)
+        if by_steps:
+            with errors_in(args.gold):
+                report = calibration.attachment(gold, parsed)
+            print_report(args, report, calibration.tables(report))
+            return
     with errors_in(args.parsed or args.gold):
         sample = calibration.compare(gold, parsed)
     report = calibration.report(sample, args.bins, _temperatures(args))

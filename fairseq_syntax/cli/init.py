@@ -38,8 +38,9 @@ ARGUMENTS: list[Callable[[Any], None]] = [
     Option("--valid FILE", "the validation data", **SEVERAL, required=True),
     Option("--test [NAME=]FILE", "the test sets", **SEVERAL, required=True),
     _add_system,
+    Option("--parser NAME", "parser of the source: stanza, supar, spacy, udpipe, or your own module", default="stanza"),
+    Option("--model-dir DIR", "models of the source parser (default: the parser's standard location)"),
     USER_DIR,
-    Option("--model-dir DIR", "models of the source parser (default: Stanza's own)"),
     Option("--output FILE", "recipe to write", default="recipe.yaml"),
 ]
 COMMAND = Command(__doc__, "start", ARGUMENTS, step=1)
@@ -48,7 +49,7 @@ COMMAND = Command(__doc__, "start", ARGUMENTS, step=1)
 def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
     from fairseq_syntax.corpus.overlaps import remarks_on
-    from fairseq_syntax.corpus.parsing.stanza_models import model_folder
+    from fairseq_syntax.corpus.parsing.base import ParserOptions, check_parser
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.start import first_recipe, signed, written_by_init
 
@@ -57,7 +58,8 @@ def main(args: Namespace) -> None:
     langs = args.source_lang, args.target_lang
     chosen = args.system or [DEFAULT]
     tests = named_splits(args.test)
-    text = first_recipe(path, *langs, args.train, args.valid, tests, chosen, args.model_dir, args.user_dir)
+    parser = {"parser": args.parser, "models": args.model_dir}
+    text = first_recipe(path, *langs, args.train, args.valid, tests, chosen, **parser, user_dir=args.user_dir)
     if path.exists() and not written_by_init(path):
         raise SyntaxDataError(
             "exists already, and has been changed", path=path, hint="remove it, or name another --output"
@@ -68,7 +70,7 @@ def main(args: Namespace) -> None:
     recipe = load(path)  # errors should be found here rather than by `run`
     if recipe.parse.source:
         try:
-            model_folder(args.source_lang, args.model_dir)
+            check_parser(ParserOptions(args.parser, args.source_lang, args.model_dir))
         except SyntaxDataError as error:
             print(f"before you run it: {error}")
     splits = {"train": args.train, "valid": args.valid, **tests}

@@ -15,7 +15,7 @@ ARGUMENTS = [
     Option("path BIN", "a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow"),
     Flag("--check", "verify all files of both sides, and that the stores match the tokens"),
     sentences("the first"),
-    Option("--label-groups MAP", "LDD's label groups: ud, stanford or a file", default="ud"),
+    Option("--label-groups MAP", "LDD's label groups: ud, stanford, clearnlp or a file", default="ud"),
 ]
 COMMAND = Command(__doc__, "data", ARGUMENTS, step=6, needs_fairseq=True)
 

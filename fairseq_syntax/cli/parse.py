@@ -31,12 +31,15 @@ USUAL = ParserOptions()
 # The options that select a parser and its models.
 PARSER = (
     Option(
-        "--parser NAME", "stanza, supar, conllu (check an existing parse), or your own module", default=USUAL.parser
+        "--parser NAME",
+        "stanza, supar, spacy, udpipe, conllu (check an existing parse), or your own module",
+        default=USUAL.parser,
     ),
     Option("--lang LANG", "language of the text", default=USUAL.lang),
     Option(
         "--model-dir DIR",
-        "folder with pos.pt and depparse.pt, or Stanza's resources; for supar, a checkpoint (default: Stanza's)",
+        "the parser's models: for stanza, a folder with pos.pt and depparse.pt, or its resources; for supar and "
+        "udpipe, a file; for spacy, a pipeline's name or folder (default: those that stanza and spacy have installed)",
     ),
     Option("--device NAME", "cpu or cuda", default=USUAL.device),
     Option("--batch-size WORDS", "words per batch", type=positive, default=USUAL.batch_size),
@@ -78,7 +81,9 @@ ARGUMENTS = [
     Group(
         "parser",
         *PARSER,
-        *tokenizer(("auto", "stanza", "spacy", "basic"), "auto: the parser's own if it has a model, otherwise basic"),
+        *tokenizer(
+            ("auto", "stanza", "spacy", "udpipe", "basic"), "auto: the parser's own if it has a model, otherwise basic"
+        ),
     ),
     Group(
         "lines",

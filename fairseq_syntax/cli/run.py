@@ -92,7 +92,7 @@ def _translate_command(work: Work) -> str:
     words = ["fairseq-syntax", "translate", shown(work.plan.checkpoint(trained[-1])), "--input", "FILE"]
     words += [word for folder in work.plan.plugins(trained[-1].system) for word in ("--user-dir", shown(folder))]
     if source is not None and source.models is not None:
-        words += ["--model-dir", shown(work.plan.place(source.models))]
+        words += ["--model-dir", str(work.plan.models(source))]
     return shlex.join(words)
 
 
@@ -115,6 +115,7 @@ def _some(runs: Sequence[Run]) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.corpus.parsing.base import model_path
     from fairseq_syntax.lab.recipes.checks import problems
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
@@ -132,7 +133,10 @@ def main(args: argparse.Namespace) -> int:
         side = "source" if parse.source is not None else "target"
         if getattr(parse, side) is None:
             raise SyntaxDataError("the recipe has no parser", path=path, option="--model-dir")
-        folders[f"parse.{side}.models"] = args.model_dir
+        if model_path(getattr(parse, side).parser, args.model_dir, Path()) is None:
+            changes[f"parse.{side}.models"] = args.model_dir
+        else:
+            folders[f"parse.{side}.models"] = args.model_dir
     for key, folder in folders.items():
         if folder is not None:
             changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)

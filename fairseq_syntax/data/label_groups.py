@@ -18,7 +18,7 @@ from fairseq_syntax.data.labels import ROOT_LABEL
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
-BUILT_IN = ("ud", "stanford")
+BUILT_IN = ("ud", "stanford", "clearnlp")
 NO_GROUP = -1
 
 
@@ -53,6 +53,8 @@ class Coverage:
                 named = ", ".join(f"{label} {100 * mass / self.total:.1f}" for label, mass in largest[:8])
                 share = 100 * sum(labels.values()) / self.total
                 parts.append(f"{share:.1f} % {what} ({named}{', …' if len(largest) > 8 else ''})")
+        if empty := [name for name, amount in self.kept.items() if not amount and self.total]:
+            parts.append(f"nothing in {', '.join(empty)}")
         return "; ".join(parts)
 
 
@@ -106,8 +108,9 @@ class LabelGroups:
         """The :meth:`coverage` of some data's labels; rejects a map for another label scheme.
 
         Raises:
-            SyntaxDataError: the map lists less than half of the labels; or it is built-in, and another built-in map
-                lists more of them (nearly half of UD's labels also occur in Stanford Dependencies)
+            SyntaxDataError: the map lists less than half of the labels, or none of them in a group; or it is built-in,
+                and another built-in map lists more of them (nearly half of UD's labels also occur in Stanford
+                Dependencies)
         """
         labels = list(labels)
         coverage = self.coverage(labels)
@@ -116,7 +119,7 @@ class LabelGroups:
         is_built_in = any(self.members == other.members for other in maps.values())
         if is_built_in and maps[better].coverage(labels).unknown_share < coverage.unknown_share:
             hint = f"{better} knows more of them"
-        elif coverage.unknown_share > 0.5:
+        elif coverage.unknown_share > 0.5 or not any(coverage.kept.values()):
             hint = f"one of {', '.join(BUILT_IN)}, or the name of a file"
         else:
             return coverage
@@ -130,7 +133,7 @@ class LabelGroups:
 
 
 def read_label_groups(name_or_path: str) -> LabelGroups:
-    """Read a group file, or a built-in map by its name (``ud``, ``stanford``). Raises SyntaxDataError."""
+    """Read a group file, or a built-in map by its name (:data:`BUILT_IN`). Raises SyntaxDataError."""
     path = name_or_path
     if name_or_path in BUILT_IN:
         path = os.path.join(os.path.dirname(__file__), f"label_groups_{name_or_path}.txt")

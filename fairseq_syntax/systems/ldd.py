@@ -128,7 +128,7 @@ REMEMBERED_TEXTS["ldd_label_groups_text"] = "label groups (--ldd-label-groups)"
 class LddConfig(SystemConfig):
     ldd_variant: str = option("LDD", "variant", choices=VARIANTS)
     ldd_label_groups: str = option(
-        "ud", "label group of each attention head: ud, stanford or a file; a layer has one head per group"
+        "ud", "label group of each attention head: ud, stanford, clearnlp or a file; a layer has one head per group"
     )
     ldd_layers: str = option("0", "encoder layers, from 0, comma-separated; -1 is the top layer")
     ldd_form: str = option(

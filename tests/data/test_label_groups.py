@@ -6,12 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_syntax.data.binarize import binarize
-from fairseq_syntax.data.label_groups import LabelGroups, built_in_for, parse_label_groups, read_label_groups
+from fairseq_syntax.data.label_groups import BUILT_IN, LabelGroups, built_in_for, parse_label_groups, read_label_groups
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 
 APPENDIX_A = """root | aux auxpass cop | acomp ccomp pcomp xcomp | dobj iobj pobj | csubj csubjpass | nsubj nsubjpass |
 cc | conj preconj | advcl | amod | advmod | npadvmod tmod | det predet | num number quantmod | appos | punct"""
+# The labels of spaCy's small English pipeline 3.8, with its ROOT as this package writes it.
+SPACY_LABELS = (
+    "root acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative "
+    "dep det dobj expl intj mark meta neg nmod npadvmod nsubj nsubjpass nummod oprd parataxis pcomp pobj poss preconj "
+    "predet prep prt punct quantmod relcl xcomp"
+)
+SPACY = SPACY_LABELS.split()
+MAPS = {name: read_label_groups(name) for name in BUILT_IN}
 
 
 def test_stanford_is_appendix_a():
@@ -90,6 +98,7 @@ def test_coverage():
     assert coverage.left_out == {"det": 3.0} and coverage.unknown == {"foo": 1.0}
     assert (coverage.kept_share, coverage.unknown_share, coverage.total) == (0.5, 0.125, 8.0)
     text = str(coverage)
+    assert "nothing" not in text and "nothing in o" in str(groups.coverage(["nsubj"]))
     assert "50.0 % in 2 label groups" in text and "det 37.5" in text and "12.5 % unknown to the map (foo 12.5)" in text
     assert groups.coverage([]).kept_share == 1.0
 
@@ -97,6 +106,9 @@ def test_coverage():
 def test_the_built_in_map_that_fits():
     assert built_in_for({"nsubj": 3.0, "obl": 1.0, "case": 1.0}) == "ud"
     assert built_in_for({"nsubj": 3.0, "dobj": 1.0, "pobj": 1.0}) == "stanford"
+    assert built_in_for(dict.fromkeys(SPACY, 1.0)) == "clearnlp"
+    assert {name: groups.coverage(SPACY).unknown for name, groups in MAPS.items()}["clearnlp"] == {}
+    assert len({groups.names for groups in MAPS.values()}) == 1  # the same heads, whatever the labels
 
 
 def test_a_map_for_other_labels_is_refused():
@@ -105,6 +117,10 @@ def test_a_map_for_other_labels_is_refused():
         ud.check(["SBJ", "OBJ", "VMOD", "NMOD", "punct"])
     assert "label_groups_ud.txt" in str(error.value) and "SBJ" in str(error.value)
     assert ud.check(["SBJ", "nsubj"]).unknown_share == 0.5
+    with data_error("clearnlp", option="--ldd-label-groups"):
+        ud.check(SPACY)
+    with data_error(option="--ldd-label-groups"):  # heads that would read nothing
+        parse_label_groups("subject: nsubj\n-: det case\n").check(["det", "case"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from data_errors import refused
+from data_errors import data_error, refused
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_syntax
@@ -16,6 +16,7 @@ from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.stages import Out
 from fairseq_syntax.lab.recipes.start import system_names
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
@@ -101,6 +102,25 @@ def test_lstms_and_transformers_are_not_of_one_recipe(corpus):
 def test_models_of_a_parser_are_used_where_no_system_needs_them(corpus):
     init("de", "--system relative_positions --model-dir models")
     assert load(Path("recipe.yaml")).parse.source.models == "models"
+
+
+def test_another_parser_is_in_the_recipe_and_in_its_commands(corpus, capsys):
+    init("de", "--parser spacy --model-dir en_core_web_sm")
+    assert "en_core_web_sm" in capsys.readouterr().out.splitlines()[0], "it is not installed, which is told at once"
+    recipe = load(Path("recipe.yaml"))
+    assert (recipe.parse.source.parser, recipe.parse.source.models) == ("spacy", "en_core_web_sm")
+    plan = Plan(recipe, Path("recipe.yaml"))
+    (command,) = [
+        str(one) for stage in plan.stages(plan.runs) for one in stage.commands if "train.en.conllu" in str(one)
+    ][:1]
+    assert "--parser spacy " in command and "--model-dir en_core_web_sm " in command, "a name, no path"
+    Path("en_core_web_sm").mkdir()
+    assert str(plan.models(recipe.parse.source)) == "en_core_web_sm" and type(plan.models(recipe.parse.source)) is Out
+    files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
+    refused(["init", *files, "--parser", "spacy", "--system", "ldd", "--output", "ldd.yaml"], option="--distributions")
+    assert not Path("ldd.yaml").exists()
+    with data_error("distributions"):
+        load(Path("recipe.yaml"), {"parse.source.distributions": "true"})
 
 
 def test_what_suits_a_target_without_spaces(corpus):

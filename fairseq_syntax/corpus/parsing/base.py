@@ -1,7 +1,8 @@
 """The parser interface, from sentences of words to trees and arcs, and code shared by all parsers.
 
 A parser is a module with ``load(options) -> Parser`` and, if its models are not only the file or folder
-``--model-dir``, ``fingerprint(options) -> str``. It may have ``check(options)``, which raises a SyntaxDataError where
+``--model-dir``, ``fingerprint(options) -> str``; if its models say their language,
+``languages_of_models(options) -> set[str]``. It may have ``check(options)``, which raises a SyntaxDataError where
 ``load`` would, but takes no time; recipes call it before any work. A parser is selected by a name in ``PARSERS`` or by
 its dotted module name.
 """
@@ -23,13 +24,14 @@ from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.tokenizers import (
     BasicTokenizer,
     SpacyTokenizer,
+    Surface,
     TokenizedLine,
     Tokenizer,
     WhitespaceTokenizer,
     whole_words,
     without_moses,
 )
-from fairseq_syntax.corpus.words import single_spaced
+from fairseq_syntax.corpus.words import language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
@@ -43,7 +45,12 @@ NO_PARSER = "none"
 PARSERS = {
     "stanza": "fairseq_syntax.corpus.parsing.stanza",
     "supar": "fairseq_syntax.corpus.parsing.supar",
+    "spacy": "fairseq_syntax.corpus.parsing.spacy",
+    "udpipe": "fairseq_syntax.corpus.parsing.udpipe",
 }
+_WITH_FILES = frozenset({"stanza", "supar", "udpipe"})  # parsers whose models have no other names
+# Parsers that decide on one tree step by step, and have no probabilities of arcs.
+TRANSITION_BASED = frozenset({"spacy", "udpipe"})
 # Options that change at most the last digit of a probability, or that name a place whose content is in
 # fingerprint_of_models. A run repeated with smaller batches, because memory was short, should resume the previous one.
 _NOT_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
@@ -73,6 +80,12 @@ class ParserOptions:
     structured: bool = False
     temperature: float = 1.0
     label_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.distributions and self.parser in TRANSITION_BASED:
+            message = f"the parser {self.parser} decides on one tree step by step, and has no probabilities of arcs"
+            hint = "leave it out (LDD's variants LDP and UDP read trees), or name --parser stanza or supar"
+            raise SyntaxDataError(message, option="--distributions", hint=hint)
 
     @property
     def of_the_result(self) -> dict[str, Any]:
@@ -106,6 +119,10 @@ class Parser(ABC):
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
         """Parse sentences, each of at least one word, in order."""
 
+    def parse_spaced(self, sentences: list[list[str]], spaces: Sequence[Sequence[bool]]) -> list[SentenceParse]:
+        """:meth:`parse_sentences`, for parsers that look at spaces: whether one follows each word in the text."""
+        return self.parse_sentences(sentences)
+
     def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
         """Parse lines of text, or lists of tokens that are one sentence each.
 
@@ -117,7 +134,8 @@ class Parser(ABC):
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
         split = [number for number, old in enumerate(whole, first_line) if old is not tokenized[number - first_line]]
         _warn_of(split, f"a sentence of more than {self.options.max_words} tokens is parsed in parts")
-        parses = iter(self._checked_parses(*self._model_input(tokenized, first_line)))
+        spaces = [[after for token in sentence for after in _spaces(token)] for line in tokenized for sentence in line]
+        parses = iter(self._checked_parses(*self._model_input(tokenized, first_line), spaces))
         parsed: list[ParsedLine] = []
         for index, line in enumerate(tokenized):
             parse = _assembled(line, [next(parses) for _ in line], first_line + index)
@@ -140,9 +158,11 @@ class Parser(ABC):
         # The memory of a batch is proportional to its number of words times the characters of the longest word.
         return [[word[:LONGEST_WORD] for word in sentence] for sentence in words], numbers
 
-    def _checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
-        """:meth:`parse_sentences`, with its result validated; ``numbers`` are the 0-based lines of the sentences."""
-        parses = self.parse_sentences(sentences) if sentences else []
+    def _checked_parses(
+        self, sentences: list[list[str]], numbers: Sequence[int], spaces: Sequence[Sequence[bool]]
+    ) -> list[SentenceParse]:
+        """:meth:`parse_spaced`, with its result validated; ``numbers`` are the 0-based lines of the sentences."""
+        parses = self.parse_spaced(sentences, spaces) if sentences else []
         parser = f"the parser {self.options.parser}"
         if len(parses) != len(sentences):
             lines = f"lines {numbers[0] + 1} to {numbers[-1] + 1}"
@@ -188,6 +208,24 @@ class Parser(ABC):
                 sentence = sentence[cut:]
             short.append(sentence)
         return short
+
+
+def _spaces(token: Surface) -> list[bool]:
+    """For each word of a token, whether a space follows it in the text."""
+    return [False] * (len(token.words) - 1) + [token.space_after]
+
+
+def one_root(heads: Sequence[int], labels: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The heads and labels of a sentence with one root: further roots are attached to the first, with the label dep.
+
+    Parsers that decide step by step may leave several. Heads are ids from 1, and 0 for the artificial root.
+    """
+    roots = [word for word, head in enumerate(heads, 1) if head == 0]
+    further = set(roots[1:])
+    return (
+        [roots[0] if word in further else head for word, head in enumerate(heads, 1)],
+        ["dep" if word in further else label for word, label in enumerate(labels, 1)],
+    )
 
 
 def _warn_of(numbers: Sequence[int], what: str) -> None:
@@ -254,7 +292,7 @@ def parser_module(name: str) -> ModuleType:
     try:
         module = importlib.import_module(PARSERS.get(name, name))
     except ImportError as error:
-        hint = f"pip install {name}" if name in PARSERS else hint
+        hint = f"pip install 'fairseq-syntax[{name}]'" if name in PARSERS else hint
         raise SyntaxDataError(f"the parser {name!r} cannot be used: {error}", hint=hint) from error
     if not hasattr(module, "load"):
         raise SyntaxDataError(f"{name!r} is not a parser: its module has no load(options)")
@@ -281,6 +319,32 @@ def fingerprint_of_models(options: ParserOptions, output: Path | None = None) ->
     files = sorted(files_below(place))
     content = [(path.relative_to(place).as_posix(), file_sha256(path)) for path in files]
     return fingerprint(content or options.model_dir)
+
+
+# Codes of one language: Norwegian has a code of its own beside those of its two written forms.
+_ALIKE = ({"no", "nb", "nn"}, {"iw", "he"}, {"in", "id"}, {"tl", "fil"})
+_ANY = frozenset({"", "xx", "mul"})  # models of many languages, or that do not say it
+
+
+def _check_language(options: ParserOptions, of_models: set[str]) -> None:
+    """Check that models, which may say their languages, are for the language ``options.lang``.
+
+    Raises:
+        SyntaxDataError: they are for another language, whose parse of this text would be worthless
+    """
+    wanted = language_of(options.lang)
+    alike = next((codes for codes in _ALIKE if wanted in codes), {wanted})
+    others = sorted(each for each in of_models if language_of(each) not in alike | _ANY)
+    if others:
+        message = f"these models of {options.parser} are for {' and '.join(others)}, not for {options.lang}"
+        hint = f"name models for {options.lang}, or --lang {others[0]} if that is the language of the text"
+        raise SyntaxDataError(message, path=options.model_dir, option="--model-dir", hint=hint)
+
+
+def model_path(parser: str, models: str, folder: Path) -> Path | None:
+    """The file or folder of a parser's models, relative to ``folder``; None for the name of an installed pipeline."""
+    place = folder / models
+    return None if models.isidentifier() and parser not in _WITH_FILES and not place.exists() else place
 
 
 def recorded_options(made_by: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -335,20 +399,23 @@ def options_as_before(
 
 
 def check_parser(options: ParserOptions) -> None:
-    """Raise SyntaxDataError for a parser that cannot be loaded, without loading its models."""
+    """Raise SyntaxDataError for a parser that cannot be loaded, or of another language, without loading its models."""
     if options.parser == "stanza":  # without importing it, which takes seconds
-        from fairseq_syntax.corpus.parsing.stanza_models import uses_tokenizer
+        from fairseq_syntax.corpus.parsing.stanza_models import languages, uses_tokenizer
 
         if find_spec("stanza") is None:
             raise SyntaxDataError("the parser 'stanza' is not installed", hint="pip install stanza")
         if not uses_tokenizer(options.tokenizer, options.lang, options.model_dir):
             default_tokenizer(options)
+        _check_language(options, languages(options.lang, options.model_dir))
         return
     module = parser_module(options.parser)
     if hasattr(module, "check"):
         module.check(options)
     else:
         default_tokenizer(options)
+    if hasattr(module, "languages_of_models"):
+        _check_language(options, module.languages_of_models(options))
 
 
 def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None) -> Parser:
@@ -358,7 +425,10 @@ def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None)
         before: the options and models of a training parse; there is a warning if the models differ
     """
     check_device(options.device if options.device != "cpu" else None)  # without PyTorch, whose import takes seconds
-    parser: Parser = parser_module(options.parser).load(options)
+    module = parser_module(options.parser)
+    if hasattr(module, "languages_of_models"):
+        _check_language(options, module.languages_of_models(options))
+    parser: Parser = module.load(options)
     models = before.get("models") if before and before.get("parser") == options.parser else None
     if models and models != fingerprint_of_models(options):
         logger.warning("the training text was parsed with other models of %s than these", options.parser)

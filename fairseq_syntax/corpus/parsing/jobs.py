@@ -21,7 +21,7 @@ from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
-from fairseq_syntax.corpus.words import has_no_spaces, looks_tokenized
+from fairseq_syntax.corpus.words import has_no_spaces, language_of, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
@@ -30,6 +30,7 @@ from fairseq_syntax.runtime.files import (
     errors_in,
     fingerprint,
     read_lines,
+    uncompressed_name,
 )
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, Parts, Span, make_parts, map_parts, part_spans
@@ -75,6 +76,9 @@ class Job:
                 first.append(line)
         if self.options.tokenizer != "whitespace" and looks_tokenized(first):
             logger.warning("%s looks tokenized already: is --pretokenized meant?", self.text)
+        ending, lang = Path(uncompressed_name(self.text)).suffix[1:].lower(), language_of(self.options.lang)
+        if len(ending) == 2 and ending.isalpha() and lang not in (ending, "xx"):
+            logger.warning("%s is parsed as %s: is --lang %s meant?", self.text, self.options.lang, ending)
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=self.text)
         return n_lines, digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -26,6 +27,19 @@ def language(lang: str, model_dir: str | None) -> str:
     """
     entry = read_json(resources(model_dir) / "resources.json").get(lang)
     return str(entry["alias"]) if isinstance(entry, dict) and "alias" in entry else lang
+
+
+def languages(lang: str, model_dir: str | None) -> set[str]:
+    """The languages in the configuration of the models in a folder; in a resources folder, the path is the language."""
+    import torch  # here, for commands that name no models
+
+    found: set[str] = set()
+    if (folder := model_folder(lang, model_dir)) is not None:
+        for name in ("pos.pt", "depparse.pt"):
+            with suppress(Exception):  # a damaged file is reported when it is loaded
+                config = torch.load(folder / name, map_location="cpu", weights_only=True)["config"]
+                found.add(str(config.get("lang") or ""))
+    return found
 
 
 def uses_tokenizer(tokenizer: str, lang: str, model_dir: str | None) -> bool:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
+from typing import Any
 
 from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
@@ -165,36 +166,42 @@ def cannot_cut(what: str) -> SyntaxDataError:
 
 
 class SpacyTokenizer(Tokenizer):
-    """Tokenization by ``spacy.blank(lang)``, which needs no model and supports more languages than the basic one."""
+    """Tokenization by spaCy's rules, which need no model and support more languages than the basic tokenizer.
 
-    def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
+    Args:
+        pipeline: the pipeline whose tokenizer it is (default: ``spacy.blank(lang)``)
+    """
+
+    def __init__(self, lang: str, *, split_sentences: bool = False, pipeline: Any = None) -> None:
         try:
             import spacy
+            from spacy.pipeline import Sentencizer
 
             # By default, spaCy treats each Chinese character as a word.
             of_chinese = {"nlp": {"tokenizer": {"segmenter": "jieba"}}}
-            self.pipeline = spacy.blank(lang, config=of_chinese if lang == "zh" else {})
+            pipeline = pipeline or spacy.blank(lang, config=of_chinese if lang == "zh" else {})
         except ImportError as error:
             extra = lang if lang in ("ja", "zh") else "spacy"
             hint = f"pip install 'fairseq-syntax[{extra}]'"
             raise SyntaxDataError(f"spaCy cannot be used: {error}", option="--tokenizer", hint=hint) from error
         logging.getLogger("jieba").setLevel(logging.WARNING)
         # Of Japanese, Sudachi takes 49,149 bytes, of which a character has at most four.
-        self.longest: int = 12_000 if lang == "ja" else self.pipeline.max_length
-        if split_sentences:
-            self.pipeline.add_pipe("sentencizer")
+        self.longest: int = 12_000 if lang == "ja" else pipeline.max_length
+        self.tokenized = pipeline.make_doc
+        self.split: Any = Sentencizer() if split_sentences else None
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         result: list[TokenizedLine] = []
         normal = [single_spaced(line) for line in lines]
         parts = [list(_parts(line, self.longest)) for line in normal]
-        documents = iter(self.pipeline.pipe(chain.from_iterable(parts)))
+        documents = map(self.tokenized, chain.from_iterable(parts))
         for number, (line, of_line) in enumerate(zip(normal, parts), start=1):
             forms: list[str] = []
             starts = {0}
             for document in islice(documents, len(of_line)):
                 visible = [token for token in document if not token.is_space]
-                if document.has_annotation("SENT_START"):
+                if self.split is not None:
+                    document = self.split(document)
                     starts |= {index for index, token in enumerate(visible, len(forms)) if token.is_sent_start}
                 forms += [token.text for token in visible]
             tokens = spell_out(line, forms, number)

@@ -93,7 +93,7 @@ def parses(layout: Layout) -> list[Stage]:
                     "parser": side.parser,
                     "lang": lang,
                     "input": text,
-                    "model-dir": Out(layout.place(side.models)) if side.models else None,
+                    "model-dir": layout.models(side),
                     "device": Free(recipe.device),
                     "workers": Free(recipe.workers),
                     "pretokenized": side.tokenizer == "spaces",

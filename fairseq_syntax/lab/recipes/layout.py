@@ -23,12 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.corpus.parsing.base import model_path
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.directory import dictionary_path, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
-from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
+from fairseq_syntax.lab.recipes.stages import Command, Free, In, Kind, Out, Stage, Word, options, shown
 from fairseq_syntax.plugins import code_digest
 
 # A way of translating the tests: the default one or a variant.
@@ -204,6 +205,13 @@ class Layout:
     def place(self, text: str, run: Run | None = None, **names: str) -> Path:
         """A file named in the recipe, relative to the recipe's folder."""
         return located(self.filled(text, run, os.path.abspath, **names), self.base)
+
+    def models(self, side: ParseSide) -> Word | None:
+        """The models of a side's parser as typed: a file or folder, or the name of an installed pipeline."""
+        if side.models is None:
+            return None
+        place = model_path(side.parser, side.models, self.place("."))
+        return Free(side.models) if place is None else Out(self.place(side.models))
 
     def options(self, values: Mapping[str, Any]) -> list[Word]:
         """Options of a fairseq command; files named by placeholders are inputs, represented by their content."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab import controls
 from fairseq_syntax.lab.recipes.stages import Kind
@@ -135,19 +136,29 @@ class Corpus(Section):
 class ParseSide(Section):
     """How one side is parsed."""
 
-    parser: str = _key("stanza", "stanza, supar, or your own module")
-    models: str | None = _key(None, "folder with the parser's models (default: the parser's standard location)")
+    parser: str = _key("stanza", "stanza, supar, spacy, udpipe, or your own module")
+    models: str | None = _key(
+        None, "file or folder of the parser's models, or spaCy's name of them (default: the parser's standard location)"
+    )
     files: str | None = _key(
         None, "existing parses; {split} in the name stands for train, valid and the tests; not with a subset"
     )
     distributions: bool = _key(False, "keep the parser's probabilities (for LDD)")
     min_prob: float | None = _key(None, "minimum probability of a stored arc (default: 0.01)", gt=0, lt=1)
     structured: bool = _key(False, "use arc marginals over trees instead of a softmax for each word")
-    tokenizer: Literal["auto", "stanza", "spacy", "basic", "spaces"] = _key(
+    tokenizer: Literal["auto", "stanza", "spacy", "udpipe", "basic", "spaces"] = _key(
         "auto", "auto: the parser's own if it has one, otherwise basic; spaces: the text is already tokenized"
     )
     split_sentences: bool = _key(False, "split lines that contain several sentences")
     max_words: int | None = _key(None, "maximum sentence length; longer sentences are parsed in parts", ge=1)
+
+    @model_validator(mode="after")
+    def _has_distributions(self) -> ParseSide:
+        try:
+            ParserOptions(parser=self.parser, distributions=self.distributions)
+        except SyntaxDataError as error:  # which the stage would raise too, after filtering
+            raise ValueError(f"distributions: {error.message}") from error
+        return self
 
 
 class Control(Section):

@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
+from fairseq_syntax.corpus.parsing.base import ParserOptions, model_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
 _PARSE = "parse:{sides}{controls}"
-_SIDE = "\n  {side}:\n    parser: stanza\n    {models}{distributions}"
+_SIDE = "\n  {side}:\n    parser: {parser}\n    {models}{distributions}"
 _NO_PARSE = "# parse: {source: {parser: stanza}}    # for systems that read a parse; none of these does"
-_NO_MODELS = "# models: DIR             # default: the models that Stanza has downloaded"
+_NO_MODELS = {
+    "stanza": "# models: DIR             # default: the models that Stanza has downloaded",
+    "spacy": "# models: NAME            # default: the one pipeline for the language that is installed",
+}
 _DISTRIBUTIONS = "\n    distributions: true         # the parser's probabilities"
 _CONTROLS = "\n  controls: {shuffled: shuffled}    # the trees of other sentences of the same length"
 _SHARES = "\n  shares: {controls: [shuffled]}    # how much of each gain these trees give"
@@ -165,6 +170,7 @@ def first_recipe(
     tests: Mapping[str, Sequence[str]],
     chosen: Sequence[str],
     models: str | None = None,
+    parser: str = "stanza",
     user_dir: Sequence[str] = (),
 ) -> str:
     """The text of a commented recipe in the file ``path``, relative to which other files are named.
@@ -176,10 +182,12 @@ def first_recipe(
         train, valid, tests: splits, as for :func:`.gathering.split_files`
         chosen: names of systems in any case; if none of them reads a parse, the text is not parsed
         models: the models of the source parser; with them, it is parsed all the same
+        parser: the source parser
         user_dir: folders of plugins, whose systems may be named, too
 
     Raises:
-        SyntaxDataError: there is no such system, or a plugin cannot be imported
+        SyntaxDataError: there is no such system, a plugin cannot be imported, a split cannot be read, or a system needs
+            probabilities that the parser does not have
     """
     from fairseq_syntax.lab.recipes.reading import as_yaml
 
@@ -200,9 +208,13 @@ def first_recipe(
         systems.append(f"  {name}: {entry.text()}\n".replace(": \n", ":\n"))
         if entry.needs:
             systems.append(f"  {name}.{PLACEBO}: {{extends: {name}, parse: {PLACEBO}}}\n")
-    found = f"models: {_named([models], base)}" if models else _NO_MODELS
-    of_source = _SIDE.format(side="source", models=found, distributions=_DISTRIBUTIONS if "arcs" in read else "")
-    of_target = _SIDE.format(side="target", models=_NO_MODELS if read else found, distributions="")
+    ParserOptions(parser=parser, distributions="arcs" in read)
+    of_parser, no_models = as_yaml(parser), _NO_MODELS.get(parser, _NO_MODELS["stanza"])
+    named = models and (as_yaml(models) if model_path(parser, models, Path()) is None else _named([models], base))
+    found = f"models: {named}" if models else no_models
+    side = partial(_SIDE.format, parser=of_parser)
+    of_source = side(side="source", models=found, distributions=_DISTRIBUTIONS if "arcs" in read else "")
+    of_target = side(side="target", models=no_models if read else found, distributions="")
     parse = _PARSE.format(
         sides=(of_source if read or (models and not read_of_target) else "") + (of_target if read_of_target else ""),
         controls=_CONTROLS if read else "",

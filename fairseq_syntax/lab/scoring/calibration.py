@@ -113,11 +113,9 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     labels: list[list[tuple[float, bool]]] = []
     tree: list[tuple[float, bool, bool]] = []
     for truth, guess in zip(gold, parsed, strict=True):
-        line = f"line {truth.line_number + 1}"
-        if truth.words != guess.words:
-            message = f"{line} has different words in the treebank and in the parse"
-            raise SyntaxDataError(message, hint="parse the treebank's own words")
+        _check_words(truth, guess)
         if truth.words and guess.arcs is None:
+            line = f"line {truth.line_number + 1}"
             raise SyntaxDataError(f"{line} of the parse has no distributions", hint="parse with --distributions")
         arcs_of: list[dict[tuple[int, str], float]] = [defaultdict(float) for _ in truth.words]
         for dependent, head, label, p in guess.arcs or ():
@@ -136,6 +134,27 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     if not tree:
         raise SyntaxDataError("there are no words to compare")
     return Sample(Choices.of(heads), Choices.of(arcs), Choices.of(labels), *map(np.array, zip(*tree)))
+
+
+def attachment(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> dict[str, Any]:
+    """The ``words``, ``uas`` and ``las`` of a parse, with or without distributions, with labels as in :class:`Sample`.
+
+    Raises:
+        SyntaxDataError: the words differ
+    """
+    right, labelled = [], []
+    for truth, guess in zip(gold, parsed, strict=True):
+        _check_words(truth, guess)
+        right += [a == b for a, b in zip(truth.heads, guess.heads)]
+        labelled += [a == b for a, b in zip(truth.deprels, guess.deprels)]
+    words = max(1, len(right))
+    return {"words": len(right), "uas": sum(right) / words, "las": sum(map(min, right, labelled)) / words}
+
+
+def _check_words(truth: ParsedLine, guess: ParsedLine) -> None:
+    if truth.words != guess.words:
+        message = f"line {truth.line_number + 1} has different words in the treebank and in the parse"
+        raise SyntaxDataError(message, hint="parse the treebank's own words")
 
 
 def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[tuple[float, float, int]]:
@@ -215,7 +234,12 @@ def report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) 
 
 
 def tables(about: Mapping[str, Any]) -> Iterator[Table]:
-    """The tables of a :func:`report`."""
+    """The tables of a :func:`report`, or of :func:`attachment` alone."""
+    if "head" not in about:
+        rows = [["accuracy", number(100 * about["uas"]), number(100 * about["las"])]]
+        note = "This parser has no probabilities of arcs, so there is nothing to calibrate."
+        yield Table(f"{about['words']} words", ["", "UAS", "LAS"], rows, [note])
+        return
     rows = []
     for name, title in (("head", "best head"), ("arc", "best head and label")):
         shares = [number(100 * about[name][key]) for key in ("accuracy", "confidence", "ece")]
