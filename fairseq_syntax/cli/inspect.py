@@ -25,10 +25,6 @@ def main(args: Namespace) -> int:
     from fairseq_syntax.data.report import Tokens, check, check_directory, example, find_stores, report
 
     failed = False
-    if args.check and os.path.isdir(args.path):
-        for problem in check_directory(args.path):
-            print(f"  WRONG: {problem}")
-            failed = True
     for path in find_stores(args.path):
         store = SyntaxStore(path)
         tokens, missing = None, ""
@@ -43,4 +39,8 @@ def main(args: Namespace) -> int:
             wrong = check(store, tokens) if tokens else missing
             print(f"  WRONG: {wrong}" if wrong else f"  check: all {len(store):,} sentences are right")
             failed |= wrong is not None
+    if args.check and os.path.isdir(args.path):  # last, since a store may be right whose files are not
+        for problem in check_directory(args.path):
+            print(f"WRONG: {problem}")
+            failed = True
     return int(failed)

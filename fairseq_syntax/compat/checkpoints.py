@@ -87,10 +87,12 @@ def install() -> None:
 
     @functools.wraps(go_on)
     def ask_the_task(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Let the task check the checkpoint from which training resumes or starts (``--finetune-from-model``).
+        """Let the task begin, and check the checkpoint from which training resumes or which it takes parameters from.
 
         fairseq's trainer stores the task's state in checkpoints but does not let the task check it.
         """
+        if (begin := getattr(self.task, "begin_training", None)) is not None:
+            begin()
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)

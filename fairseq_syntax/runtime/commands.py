@@ -20,6 +20,11 @@ import os, signal, subprocess, sys, threading
 if os.fork():
     os._exit(0)
 os.setsid()
+def tell(status):
+    try:
+        os.write(1, b"%d" % status)
+    except OSError:
+        pass  # the parent has been killed
 with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as output:
     try:
         command = subprocess.Popen(
@@ -31,7 +36,7 @@ with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as ou
         )
     except OSError as error:
         log.write(f"{sys.argv[3]}: cannot be started: {error.strerror}\\n".encode())
-        print(127, flush=True)  # as in a shell
+        tell(127)  # as in a shell
         sys.exit()
 def end():
     os.read(0, 1)
@@ -42,7 +47,7 @@ def end():
         except (ProcessLookupError, subprocess.TimeoutExpired):
             pass
 threading.Thread(target=end, daemon=True).start()
-print(command.wait(), flush=True)
+tell(command.wait())
 """
 
 

@@ -175,7 +175,6 @@ class SyntaxTranslationTask(TranslationTask):
             forget_embedding_files(cfg)
         else:
             check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
-            hold_save_dir(self.cfg)
         model = super().build_model(cfg, from_checkpoint)
         name_dropouts(model)
         self._model = model
@@ -237,6 +236,10 @@ class SyntaxTranslationTask(TranslationTask):
         hint = "--data, or fairseq's first argument, is the directory that it was trained on"
         self._vocabularies.add_model(state_dict, hint)
 
+    def begin_training(self) -> None:
+        """Lock ``--save-dir``, before fairseq's trainer looks for a checkpoint in it; see :func:`hold_save_dir`."""
+        hold_save_dir(self.cfg)
+
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
         """Check that training can resume from a checkpoint, or start from its parameters; see :func:`check_trained`."""
         hint = "give fairseq-preprocess --srcdict and --tgtdict, those of the first training"
@@ -254,7 +257,26 @@ class SyntaxTranslationTask(TranslationTask):
     # -- training --------------------------------------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
-        """fairseq's; in training :meth:`_training_batches`, in generation the part of this process."""
+        """fairseq's; in training :meth:`_training_batches`, in generation the part of this process.
+
+        Raises:
+            SyntaxDataError: a sentence is longer than a batch may be
+        """
+        try:
+            return self._batch_iterator(dataset, *args, epoch=epoch, **kwargs)
+        except AssertionError as error:
+            limit = kwargs.get("max_tokens")
+            if "max_tokens" not in str(error) or not limit:
+                raise
+            longest = int(dataset.sizes.max(axis=1).argmax())
+            split = next((name for name, one in self.datasets.items() if one is dataset), "the data")
+            message = (
+                f"sentence {longest + 1} of {split} has {dataset.sizes[longest].max()} tokens, and a batch {limit}"
+            )
+            option = "--max-tokens" if split == self.cfg.train_subset else "--max-tokens or --max-tokens-valid"
+            raise SyntaxDataError(message, option=option, hint="raise it, or leave the sentence out") from error
+
+    def _batch_iterator(self, dataset: Any, *args: Any, epoch: int, **kwargs: Any) -> Any:
         if "num_shards" in kwargs and not self._criterion_built:
             # fairseq-generate would translate all sentences in each process of torchrun.
             from fairseq_syntax.inference.generation import warn_if_pieces_are_scored

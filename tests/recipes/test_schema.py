@@ -358,3 +358,23 @@ def test_changes_of_the_command_line_reach_any_key():
 @pytest.mark.checkout
 def test_the_reference_is_that_of_the_models():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "systems: &a [*a]",
+        "systems: &a {x: *a}",
+        f"systems: {'[' * 5000}{']' * 5000}",
+        "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 14)),
+    ],
+    ids=["list of itself", "mapping of itself", "deep", "many"],
+)
+def test_what_is_without_end_is_not_a_recipe(tmp_path, text):
+    """Aliases, of which each repeats ten of another, would be 2 * 10 ** 13 values."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    with data_error(path=path):
+        load(path)
+    with pytest.raises(SyntaxDataError):
+        load(EXAMPLE, {"about": "&a [*a]"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.commands import run_command
+from fairseq_syntax.runtime.commands import WATCHER, run_command
 
 
 def test_status_output_and_log(tmp_path, capfd):
@@ -48,3 +49,12 @@ def test_a_command_and_its_children_end_with_their_input(tmp_path):
     size = Path(alive).stat().st_size
     time.sleep(0.3)
     assert alive.stat().st_size == size
+
+
+def test_a_command_says_nothing_where_its_parent_was_killed(tmp_path):
+    words = [sys.executable, "-c", WATCHER, str(tmp_path / "log"), "", "sleep", "60"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, **pipes) as watcher:
+        watcher.stdout.close()
+        watcher.stdin.close()
+        assert watcher.stderr.read() == b""

@@ -168,8 +168,10 @@ def test_bleu_of_nothing_is_0(toy, tmp_path):
 
 
 def test_what_does_not_fit_is_named(toy, trained, tmp_path):
-    with pytest.raises(AssertionError, match="max_tokens"):  # fairseq's own, which commands show as one line
-        toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
+    for option, values in (("--max-tokens", {"max_tokens": 8}), ("--max-tokens-valid", {"max_tokens_valid": 8})):
+        with pytest.raises(SyntaxDataError) as error:
+            toy_data.train(toy.data, tmp_path / "a", **values)
+        assert option in error.value.option and "sentence" in error.value.message
     with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
     assert "--dataset-impl" in error.value.hint

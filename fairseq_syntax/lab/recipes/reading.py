@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import Recipe
-from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.runtime.files import errors_in, read_lines
 
+LARGEST = 100_000  # values of a recipe
 _OF_SYSTEM = ("options", "size", "train", "translate")
 _NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # describe the other recipe itself
 
@@ -45,7 +46,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
         try:
-            keys = _set(document.values, key, yaml.load(text, _Texts))
+            keys = _set(document.values, key, _loaded(text)[1])
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
         for depth in range(1, len(keys) + 1):
@@ -90,11 +91,10 @@ def as_yaml(value: Any) -> str:
 
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
-    loader = _Texts("\n".join(read_lines(path)))
     try:
-        node = loader.get_single_node()  # composed once, for both the places and the values of keys
-        document = Document(None, dict(_places(node, (), path)))
-        document.values = None if node is None else _with_dashes(loader.construct_document(node))
+        with errors_in(path):
+            node, values = _loaded("\n".join(read_lines(path)))
+        document = Document(_with_dashes(values), dict(_places(node, (), path)))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
@@ -108,6 +108,31 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
         raise SyntaxDataError(f"extends {base_name}, which extends it", path=path)
     base = read(base_path, (*extending, path))
     return Document(_extended(base.values, document.values), {**base.places, **document.places})
+
+
+def _loaded(text: str) -> tuple[yaml.Node | None, Any]:
+    """The nodes of YAML and their values. Raises SyntaxDataError if they are too many or too deep to be a recipe's."""
+    loader = _Texts(text)
+    try:
+        node = loader.get_single_node()  # composed once, for both the places and the values of keys
+        if node is not None and _count(node, {}) > LARGEST:
+            raise SyntaxDataError(f"has more than {LARGEST:,} values, with those that aliases repeat")
+        return node, None if node is None else loader.construct_document(node)
+    except RecursionError:
+        raise SyntaxDataError("is nested too deeply") from None
+
+
+def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
+    """The number of values in a node, of which an alias repeats all. Raises SyntaxDataError if one repeats itself."""
+    if node not in counts:
+        counts[node] = None  # until its parts are counted
+        parts = [node.value] if isinstance(node, yaml.ScalarNode) else list(node.value)
+        inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        counts[node] = 1 + sum(_count(one, counts) for one in inner if isinstance(one, yaml.Node))
+    count = counts[node]
+    if count is None:
+        raise SyntaxDataError("an alias contains itself", line=node.start_mark.line + 1)
+    return count
 
 
 def _system(systems: dict[str, Any], name: str, document: Document, path: Path, extending: tuple[str, ...] = ()) -> Any:
