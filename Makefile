@@ -42,7 +42,8 @@ help:
 	@echo "make check      run ruff and mypy"
 	@echo "make format     reformat with ruff"
 	@echo "make matrix     run the fast tests on each installed Python in PYTHONS, in .venv-PYTHON"
-	@echo "make ways       try every system with every option of fairseq, and write docs/ways.md (half an hour)"
+	@echo "make ways       try every system with every option of fairseq, and write docs/ways.md (half an hour);"
+	@echo "                ROWS=NAME tries one system, in a minute or two"
 	@echo "make release    build wheel and source distribution, and try each in a new environment"
 	@echo "make bench      run the benchmarks; ONLY=train/ selects some"
 	@echo "make gpu        run and record the tests and benchmarks that need a GPU; MULTI30K=1 also trains on Multi30k;"
@@ -97,7 +98,7 @@ matrix:
 	done; test -n "$$ran"
 
 ways: $(VENV)/.package
-	OMP_NUM_THREADS=1 PYTHONPATH='$(CURDIR)' $(BIN)/python tests/helpers/ways.py --table docs/ways.md
+	OMP_NUM_THREADS=1 PYTHONPATH='$(CURDIR)' $(BIN)/python tests/helpers/ways.py --page docs/ways.md $(if $(ROWS),--rows $(ROWS))
 
 release: $(VENV)/.package
 	$(BIN)/python tools/release.py $(TORCH_OPTIONS)

@@ -1,8 +1,8 @@
 """Every system in every way that fairseq trains and translates: one cell is one command line, run in this process.
 
-``make ways`` runs all cells and writes the table into the docs; ``tests/systems/test_ways.py`` runs a part of them:
-each system once, each way once, and what broke before. Outcomes are kept in a file as they come, so that a run that
-was stopped goes on; those of another state of the package do not hold.
+``make ways`` runs all cells and writes the page into the docs, ``make ways ROWS=NAME`` those of one system;
+``tests/systems/test_ways.py`` runs a part of them: each system once, each way once, and what broke before. Outcomes are
+kept in a file as they come, so that a run that was stopped goes on; those of another state of the package do not hold.
 
 A cell *works* if the commands end and translate every sentence; it is *refused* if they end in an error of this package
 that says what to do instead. ``fairseq`` marks what fairseq's own model does not do either, on this machine; ``–`` an
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
@@ -658,14 +659,12 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
     """The outcomes of a family as Markdown: what works with all of its systems; what does not with some, and why."""
     plain = [way for way in ways if all(found[row, way].kind == "works" for row in rows)]
     absent = [way for way in ways if all(found[row, way].kind == "–" for row in rows)]
-    text = "These options work with all of these systems:\n\n"
+    text = f"{_WORK}\n\n"
     for title, names in grouped(plain).items():
         text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
     if absent:
-        text += (
-            "\n" + fill(f"fairseq has these options only for Transformers: {'; '.join(absent)}.", 120, **WHOLE) + "\n"
-        )
-    text += "\nThese options do not work with the systems named:\n\n"
+        text += "\n" + fill(f"{_ABSENT}{'; '.join(absent)}.", 120, **WHOLE) + "\n"
+    text += f"\n{_DO_NOT}\n\n"
     for way in ways:
         if way in plain or way in absent:
             continue
@@ -698,15 +697,24 @@ def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
     return {title: names for title, names in groups.items() if names}
 
 
+_SAID = {
+    "fairseq": "fairseq's own model fails as well: ",
+    "–": "fairseq has no such option: ",
+    "fails": "**fails**: ",
+}
+
+
 def reason(outcome: Outcome) -> str:
     """Why something does not work, as Markdown; losses are not named, so that it is the same of all systems."""
-    said = {
-        "fairseq": "fairseq's own model fails as well: ",
-        "–": "fairseq has no such option: ",
-        "fails": "**fails**: ",
-    }
     why = re.sub(r"(omits losses of the model): [\w, ]+(?= \()", r"\1", " ".join(outcome.why.split()))
-    return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
+    return _SAID.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
+
+
+def outcome_of(why: str) -> Outcome:
+    """The outcome that :func:`reason` tells."""
+    why = re.sub(r"`(--[a-z][\w-]*)`", r"\1", " ".join(why.split()))
+    kind = next((kind for kind, said in _SAID.items() if why.startswith(said)), "refused")
+    return Outcome(kind, why.removeprefix(_SAID.get(kind, "")))
 
 
 def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
@@ -737,50 +745,85 @@ succeed and every sentence is translated. Tests check the effect of each option 
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Run systems in the ways of fairseq, and write the table.")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
-    parser.add_argument("--table", type=Path, metavar="FILE")
-    parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
-    parser.add_argument("--workers", type=int, default=2, help="rows at a time (default: 2)")
-    parser.add_argument("--table-only", action="store_true", help="run nothing: the ways that were run in all rows")
-    parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
-    args = parser.parse_args()
-    args.outcomes.parent.mkdir(parents=True, exist_ok=True)
-    if args.again:
-        args.outcomes.unlink(missing_ok=True)
-    if args.table_only:
-        kept = Kept(args.outcomes)
-        cells = {(row, way): kept.known(row, way) for row in args.rows for way in args.ways}
-        missing = [way for way in args.ways if any(cells[row, way] is None for row in args.rows)]
-        args.ways = [way for way in args.ways if way not in missing]
-        return write({cell: o for cell, o in cells.items() if o is not None}, args, missing)
-    shares = [args.rows[i :: args.workers] for i in range(args.workers)]
-    with ProcessPoolExecutor(args.workers) as pool:
-        parts = pool.map(_run_rows, shares, [args.ways] * args.workers, [args.outcomes] * args.workers)
-    return write({cell: outcome for part in parts for cell, outcome in part.items()}, args, [])
+FAMILIES = {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}
+Cells = dict[tuple[str, str], Outcome]
+_WORK, _DO_NOT = "These options work with all of these systems:", "These options do not work with the systems named:"
+_ABSENT = "fairseq has these options only for Transformers: "
 
 
-def write(found: dict[tuple[str, str], Outcome], args: argparse.Namespace, missing: Sequence[str]) -> int:
-    """Write or print the table of ``args.rows`` and ``args.ways``; 1 if a cell fails."""
+def page(found: Cells) -> str:
+    """The page of the rows and ways that were run; the inverse of :func:`outcomes_of`."""
     nothing = ", ".join(f"`{name}`" for name in without_effect())
     nothing = f"fairseq-generate also takes these options, which have no effect on translations here: {nothing}."
     text = f"{HEAD}\n{fill(nothing, 120, **WHOLE)}\n"
-    for title, family in {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}.items():
-        rows = [row for row in args.rows if row in family]
+    missing: list[str] = []
+    for title, family in FAMILIES.items():
+        rows = [row for row in family if any(known == row for known, _ in found)]
+        ways = [way for way in WAYS if rows and all((row, way) in found for row in rows)]
+        missing += [way for way in WAYS if rows and way not in (*ways, *missing)]
         if rows:
-            text += f"\n## {title}\n\nSystems: {', '.join(rows)}.\n\n{table(found, rows, args.ways)}"
+            text += f"\n## {title}\n\nSystems: {', '.join(rows)}.\n\n{table(found, rows, ways)}"
     if missing:
         text += "\nNot run in all rows yet: " + ", ".join(missing) + ".\n"
-    if args.table:
-        args.table.write_text(text, encoding="utf-8")
+    return text
+
+
+def outcomes_of(text: str) -> Cells:
+    """The outcomes that a page tells, so that one row can be run and the others stay."""
+    found: Cells = {}
+    for title, family in FAMILIES.items():
+        section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0].partition("\nNot run in all rows")[0]
+        if not section:
+            continue
+        working, _, failing = re.sub(r"\n +(?! |- )", " ", section).partition(_DO_NOT)  # an item on a line
+        systems, _, working = working.partition(_WORK)
+        rows = [row for row in systems.strip().removeprefix("Systems: ").removesuffix(".").split(", ") if row in family]
+        working, _, absent = working.partition(_ABSENT)
+        items = [item for line in working.splitlines() for item in line.partition(": ")[2].rstrip(".").split("; ")]
+        plain = ["default", *(item if item in WAYS else f"two processes, {item}" for item in items if item)]
+        found |= {(row, way): Outcome("works") for row in rows for way in plain}
+        for way in " ".join(absent.split()).rstrip(".").split("; ") if absent else ():
+            found |= {(row, way): Outcome("–") for row in rows}
+        for block in failing.split("\n- ")[1:]:
+            way, *reasons = block.strip().split("\n  - ")
+            found |= {(row, way.strip()): Outcome("works") for row in rows}
+            for line in reasons:
+                names, _, why = line.removeprefix("*").partition("*: ")
+                who = rows if names == "all" else names.split(", ")
+                found |= {(row, way.strip()): outcome_of(why) for row in who}
+    return {(row, way): outcome for (row, way), outcome in found.items() if way in WAYS and row in ROWS}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run systems in the ways of fairseq, and write the page.")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW", help="with a name, all of its rows")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="rows and ways that are not run are taken from it")
+    parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
+    args = parser.parse_args()
+    rows = [row for row in ROWS if {row, row.partition(" (")[0]} & {*args.rows}]
+    if not rows:
+        parser.error(f"--rows: there are {', '.join(ROWS)}")
+    args.outcomes.parent.mkdir(parents=True, exist_ok=True)
+    if args.again:
+        args.outcomes.unlink(missing_ok=True)
+    found = outcomes_of(args.page.read_text(encoding="utf-8")) if args.page and args.page.exists() else {}
+    # of one row, each process runs a part of the ways
+    shares = [(rows[i :: args.workers], args.ways) for i in range(args.workers)]
+    if len(rows) < args.workers:
+        shares = [(rows, args.ways[i :: args.workers]) for i in range(args.workers)]
+    ran: Cells = {}
+    with ProcessPoolExecutor(args.workers) as pool:
+        for part in pool.map(_run_rows, *zip(*shares), [args.outcomes] * args.workers):
+            ran |= part
+    text = page(found | ran)
+    if args.page:
+        args.page.write_text(text, encoding="utf-8")
     else:
         print(text)
-    counts = {
-        kind: sum(found[row, way].kind == kind for row in args.rows for way in args.ways)
-        for kind in ("works", "refused", "fairseq", "–", "fails")
-    }
+    counts = Counter(outcome.kind for outcome in ran.values())
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return int(counts["fails"] > 0)
 
