@@ -116,7 +116,6 @@ def _some(runs: Sequence[Run]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.parsing.base import model_path
-    from fairseq_syntax.lab.recipes.checks import problems
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.report import report, write_report
@@ -154,6 +153,8 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(typed(work.all_stages(), work.variables)), flush=True)
     if not (args.status or args.report):
+        from fairseq_syntax.lab.recipes.checks import problems  # here, as it imports PyTorch
+
         # Before hours of parsing. All problems at once, since each would cost another start.
         unfinished = [stage for stage in work.all_stages() if not stage.is_done()]
         first, *others = [*problems(work.plan, unfinished, check_line), None]

@@ -20,7 +20,6 @@ from fairseq_syntax.lab.recipes.plan import SEARCH, Plan
 from fairseq_syntax.lab.recipes.reading import Document, read
 from fairseq_syntax.lab.recipes.rehearsal import Refused, Rehearsal, blamed
 from fairseq_syntax.lab.recipes.stages import Stage, missing_input, options, shown
-from fairseq_syntax.use.parent_head import parent_head
 
 LARGEST = 30_000_000  # parameters of a model that makes an update and a search, which takes a second
 _OF_BATCHES = ("batch-size", "max-tokens", "fp16")  # how translations are made, not which
@@ -138,6 +137,8 @@ class _Runs:
             return
         self._known["train"] |= set(rehearsed.known)
         if run.system in self.plan.recipe.score.trees:
+            from fairseq_syntax.use.parent_head import parent_head  # here, as it imports fairseq
+
             try:
                 parent_head(rehearsed.model)
             except SyntaxDataError as error:

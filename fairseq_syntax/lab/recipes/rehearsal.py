@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from fairseq_syntax import register
-from fairseq_syntax.compat.validation import check_best_metric
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.lab.controls import Control
 from fairseq_syntax.lab.recipes.layout import Run
@@ -233,6 +232,8 @@ class Rehearsal:
         Raises what fairseq and the systems raise.
         """
         from fairseq.trainer import Trainer
+
+        from fairseq_syntax.compat.validation import check_best_metric
 
         one = self.train(run, without, real=True)
         common = one.cfg.common
