@@ -2,6 +2,7 @@
 """Draws the pictures of the documentation from what programs measured.
 
     python docs/pictures.py point                   at the top of the README, from the models of `make demo`
+    python docs/pictures.py playground              below it: the page of `fairseq-syntax serve`, in a Chromium
     python docs/pictures.py attention               PASCAL's trained attention, from a model of `make demo`
     python docs/pictures.py keep-curves NAME=LOG …  what the site needs of fairseq-train's logs, into docs/data
     python docs/pictures.py figures                 those of measured results, from what is kept, into docs/figures
@@ -16,7 +17,10 @@ import argparse
 import json
 import re
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -488,6 +492,88 @@ def lasyn_ratios() -> dict[str, float]:
     return {what: last[name]["ratio"] for name, what in names.items()}
 
 
+# --- the page of `fairseq-syntax serve` ---
+
+SIZE = 760, 615  # pixels of the window
+
+
+def playground(models: Mapping[str, Path], parser_models: str | None, output: Path) -> None:
+    """Two pictures of the page side by side: while the phrase is dragged to another word, and when it is there.
+
+    Args:
+        models: checkpoints by name
+        parser_models: Stanza's English models; None for its own folder
+    """
+    sys.path.insert(1, str(ROOT / "tests/helpers"))
+    import browser as chromium
+    import served
+    from PIL import Image
+
+    from fairseq_syntax import register
+    from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+
+    register()
+    from fairseq_syntax.use.serving.models import Source, load_models
+    from fairseq_syntax.use.serving.service import Service
+
+    program = chromium.find()
+    if program is None:
+        raise SystemExit("no Chromium is installed")
+    source = Source(load_parser(ParserOptions(model_dir=parser_models)))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served.running(Service(load_models(models, device="cpu"), source)) as server,
+        closing(chromium.Browser(program, Path(folder, "profile"), *SIZE)) as page,
+    ):
+        page.open(f"http://127.0.0.1:{server.port}/")
+        page.run(f"document.querySelector('#text').value = {json.dumps(' '.join(WORDS[:-1]) + '.')}; translateText()")
+        _answered(page)
+        page.run("document.querySelector('#panels').closest('section').style.visibility = 'hidden'")
+        pictures = [Path(folder, f"{name}.png") for name in ("dragged", "there")]
+        for head, picture in zip(READINGS, (None, pictures[0])):
+            at = _carried(page, OPEN, head - 1)
+            if picture is not None:
+                page.screenshot(picture)
+            page.send("Input.dispatchMouseEvent", type="mouseReleased", x=at[0], y=at[1], button="left", clickCount=1)
+            _answered(page)
+        page.send("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+        page.screenshot(pictures[1])
+        images = [Image.open(picture).convert("RGB") for picture in pictures]
+    both = Image.new("RGB", (2 * SIZE[0] + 20, SIZE[1]), "white")
+    for number, image in enumerate(images):
+        both.paste(image, (number * (SIZE[0] + 20), 0))
+    both.quantize(64, dither=Image.Dither.NONE).save(output, optimize=True)
+
+
+def _answered(page: Any) -> None:
+    """Wait until the page shows what it has asked for."""
+    quiet = "!asking.text && !asking.inside && document.querySelector('#cards').getAttribute('aria-busy') === 'false'"
+    end = time.monotonic() + 120
+    while not page.run(quiet):
+        if time.monotonic() > end:
+            raise SystemExit("the page does not answer")
+        time.sleep(0.05)
+
+
+def _carried(page: Any, word: int, to: int) -> list[float]:
+    """Press the mouse on a word's arc and bring it to another word; where that is."""
+    page.run("document.querySelector('#tree-picture').scrollIntoView({block: 'start'}); scrollBy(0, -60)")
+    begin = page.run(
+        "(p => {const r = p.ownerSVGElement.getBoundingClientRect();"
+        " const q = p.getPointAtLength(p.getTotalLength() / 2); return [r.x + q.x, r.y + q.y]})"
+        f"(document.querySelector(\".one[data-i='{word}'] .grip\"))"
+    )
+    page.send("Input.dispatchMouseEvent", type="mousePressed", x=begin[0], y=begin[1], button="left", clickCount=1)
+    end = page.run(
+        "(r => [r.x + r.width / 2, r.y + r.height / 2])"
+        f"(document.querySelector(\"#tree-picture .spot[data-i='{to}']\").getBoundingClientRect())"
+    )
+    for share in (0.3, 0.7, 1.0):
+        x, y = (a + share * (b - a) for a, b in zip(begin, end))
+        page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
+    return end
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -499,6 +585,10 @@ def main() -> int:
     one.add_argument(
         "--output", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s"
     )
+    page = kinds.add_parser("playground", help="the page of fairseq-syntax serve")
+    page.add_argument("models", nargs="*", metavar="NAME=FILE", help="default: PASCAL of `make demo`")
+    page.add_argument("--model-dir", metavar="DIR", help="Stanza's English models (default: its own folder)")
+    page.add_argument("--output", type=Path, default=ROOT / "docs/playground.png", metavar="FILE")
     trained = kinds.add_parser("attention", help="PASCAL's trained attention")
     trained.add_argument("--data", type=Path, default=demo / "data/bin", metavar="BIN")
     trained.add_argument("--pascal", type=Path, default=demo / "models/PASCAL/1/checkpoint_last.pt", metavar="FILE")
@@ -510,6 +600,11 @@ def main() -> int:
     drawn = kinds.add_parser("figures", help="the pictures of measured results, in docs/figures")
     drawn.add_argument("--output", type=Path, default=ROOT / "docs/figures", metavar="DIR", help="default: %(default)s")
     args = parser.parse_args()
+    if args.kind == "playground":
+        of_demo = [f"PASCAL={demo / 'models/PASCAL/1/checkpoint_last.pt'}"]
+        named = (one.partition("=") for one in args.models or of_demo)
+        playground({name: Path(path) for name, _, path in named}, args.model_dir, args.output)
+        return 0
     if args.kind == "attention":
         attention(args.data, args.pascal, args.sentence, args.output)
         return 0

@@ -73,6 +73,17 @@ def test_every_system_is_beside_the_baseline_and_its_placebo(corpus, kind):
         assert recipe.systems["dbsa"].arch == "dbsa_transformer" and "lasyn.shuffled" not in recipe.systems
 
 
+@pytest.mark.checkout
+def test_the_first_recipe_of_the_pages_is_what_it_writes(corpus):
+    init("de")
+    written, shown = load(Path("recipe.yaml")), load(Path(__file__).parents[2] / "examples/first.yaml")
+    assert written.parse == shown.parse and written.score.shares == shown.score.shares
+    for recipe in (written, shown):
+        for system in recipe.systems.values():
+            system.arch = system.arch.removesuffix("_iwslt_de_en")
+    assert written.systems == shown.systems
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_fairseq_trains_and_searches_with_every_system(corpus, kind):
