@@ -5,6 +5,8 @@ The baseline is a Transformer with relative positions in its encoder, which ever
 the parse is also trained on other sentences' trees, as a placebo. A split is a prefix (corpus/train for corpus/train.en
 and corpus/train.ja), two files, or a .tsv file. A recipe of init that nobody has changed is replaced.
 
+With --from, all systems start from an imported model, the baseline too, and the model as it is has a row.
+
     fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
         --system supervised_heads
 """
@@ -41,6 +43,7 @@ ARGUMENTS: list[Callable[[Any], None]] = [
     Option("--parser NAME", "parser of the source: stanza, supar, spacy, udpipe, or your own module", default="stanza"),
     Option("--model-dir DIR", "models of the source parser (default: the parser's standard location)"),
     USER_DIR,
+    Option("--from FOLDER", "start from a model that fairseq-syntax import wrote", dest="pretrained", type=Path),
     Option("--output FILE", "recipe to write", default="recipe.yaml"),
 ]
 COMMAND = Command(__doc__, "start", ARGUMENTS, step=1)
@@ -59,7 +62,17 @@ def main(args: Namespace) -> None:
     chosen = args.system or [DEFAULT]
     tests = named_splits(args.test)
     parser = {"parser": args.parser, "models": args.model_dir}
-    text = first_recipe(path, *langs, args.train, args.valid, tests, chosen, **parser, user_dir=args.user_dir)
+    text = first_recipe(
+        path,
+        *langs,
+        args.train,
+        args.valid,
+        tests,
+        chosen,
+        **parser,
+        user_dir=args.user_dir,
+        pretrained=args.pretrained,
+    )
     if path.exists() and not written_by_init(path):
         raise SyntaxDataError(
             "exists already, and has been changed", path=path, hint="remove it, or name another --output"

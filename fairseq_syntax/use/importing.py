@@ -151,6 +151,16 @@ def _train_options(pretrained: Pretrained) -> str:
     return " ".join(words)
 
 
+def read_train_options(folder: str | os.PathLike[str]) -> dict[str, str | bool]:
+    """The options of ``fairseq-train`` in an imported folder, by name without dashes; True for one without a value."""
+    words = (Path(folder) / OPTIONS).read_text(encoding="utf-8").split()
+    values: dict[str, str | bool] = {}
+    for name, following in zip(words, [*words[1:], "--"]):
+        if name.startswith("--"):
+            values[name.removeprefix("--")] = True if following.startswith("--") else following
+    return values
+
+
 def _readme(pretrained: Pretrained, exported: Exported) -> str:
     """The README: what the folder is, and the commands that use it."""
     s, t = exported.source_lang, exported.target_lang

@@ -16,7 +16,12 @@ import toy_data
 from data_errors import data_error
 from torch.nn.utils.rnn import pad_sequence
 
+from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.lab.recipes.checks import problems
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load as load_recipe
+from fairseq_syntax.lab.recipes.start import first_recipe
 from fairseq_syntax.use.export import export, load
 from fairseq_syntax.use.exported import CHECKPOINT, Exported
 from fairseq_syntax.use.from_transformers import read_pretrained
@@ -28,6 +33,7 @@ pytestmark = pytest.mark.slow
 COUNT = int(os.environ.get("SENTENCES", "60"))
 # The languages of files, where they are not those of the folder's tokenizer, and the model's names of them.
 LANGS = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en", "de")}
+CHAIN = "fairseq_syntax.corpus.parsing.chain"  # a parser that needs no models
 families = pytest.mark.parametrize("family", tiny_pretrained.FAMILIES)
 
 
@@ -199,6 +205,34 @@ def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system)
     assert all(
         t.pieces is not None for t in Translator.load(tmp_path / "checkpoint_last.pt", device="cpu").translate(parses)
     )
+
+
+def test_init_writes_a_recipe_that_starts_from_it(imported, tmp_path, monkeypatch):
+    """Rows of the model as it is, trained further, with the system and with its placebo; all with its vocabulary."""
+    (tmp_path / "corpus").mkdir()
+    for split, count in (("train", 30), ("valid", 5), ("test", 5)):
+        lines = binarized.sentences(count)
+        german = [" ".join(binarized.DE[word] for word in line.split()) for line in lines]
+        for lang, texts in (("en", lines), ("de", german)):
+            (tmp_path / "corpus" / f"{split}.{lang}").write_text("\n".join(texts) + "\n")
+    monkeypatch.chdir(tmp_path)
+    splits = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
+    model = imported / "marian"
+    assert (
+        toy_data.syntax_command("init", "--from", model, *splits, "--system", "supervised_heads", "--parser", CHAIN)
+        == 0
+    )
+    plan = Plan(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "recipe.yaml")
+    assert [*plan.recipe.systems] == ["finetuned", "imported", "supervised_heads", "supervised_heads.shuffled"]
+    stages = {stage.name: stage for stage in plan.stages(plan.runs)}
+    assert str(stages["train imported/1"].commands[0]).startswith("cp ")
+    for name in ("finetuned", "supervised_heads", "supervised_heads.shuffled"):
+        assert model / CHECKPOINT in stages[f"train {name}/1"].inputs
+    assert {model / "dict.en.txt", model / "dict.de.txt"} <= set(stages["binarize"].inputs)
+    # Each training makes an update and translates, with the model's dictionaries.
+    assert not [*problems(plan, [*stages.values()], check_line)]
+    with data_error("en to de", path=model):
+        first_recipe(tmp_path / "other", "en", "fr", *[["corpus/train"]] * 2, {}, ["pascal"], pretrained=model)
 
 
 def broken(theirs: Path, tmp_path: Path) -> Path:

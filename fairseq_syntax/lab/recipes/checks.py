@@ -123,6 +123,9 @@ class _Runs:
         yield from self._unknown_null()
 
     def _of_run(self, run: Run, rehearsal: Rehearsal) -> Iterator[SyntaxDataError]:
+        if self.plan.recipe.systems[run.system].checkpoint is not None:  # nothing is trained
+            yield from self._without_parse(run)
+            return
         training, variants = self._values(run), self.plan.variants(run.system).values()
         searching = {key: value for one in variants for key, value in self.plan.search_options(run, one).items()}
         train = partial(rehearsal.train, run)

@@ -167,6 +167,9 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
         "source-parses": Out(layout.data / "controls" / control) if is_control else None,
         "joined-dictionary": pieces.joint,
     }
+    for side, lang in zip(("src", "tgt"), langs):
+        if lang in pieces.dictionaries:
+            values[f"{side}dict"] = In(layout.place(pieces.dictionaries[lang]))
     if pieces.threshold:
         values |= {"thresholdsrc": pieces.threshold, "thresholdtgt": pieces.threshold}
     if pieces.method == "words":

@@ -120,6 +120,11 @@ class Plan(Layout):
         """The stage that trains a run's model."""
         recipe, folder = self.recipe, self.model(run)
         system, (source, target) = recipe.systems[run.system], self.langs
+        made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
+        if system.checkpoint is not None:
+            given = In(self.place(system.checkpoint, run))
+            copies = [Command(["cp", given, Out(path)]) for path in made]
+            return self.stage("train", f"train {run}", copies, made, run=str(run), plugins=self.plugins(run.system))
         values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
         words += options({"arch": system.arch}) + self.options(values) + options({"seed": run.seed})
@@ -146,7 +151,6 @@ class Plan(Layout):
             select = {"ema": True} if averaged == "ema" else {averaged: number}
             files = {**select, "output": Out(self.checkpoint(run))}
             commands.append(Command(list(map(_free, ["fairseq-syntax", "average", Out(folder), *options(files)]))))
-        made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
         reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
         more: dict[str, Any] = {"reads": reads, "resumed": resumed, "plugins": self.plugins(run.system)}
         return self.stage("train", f"train {run}", commands, made, run=str(run), **more)

@@ -22,6 +22,7 @@ import torch
 
 from fairseq_syntax import register
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.lab.controls import Control
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -74,11 +75,15 @@ class Rehearsal:
 
     # ------------------------------------------------------------------------------------------------------------ data
 
-    def _vocabulary(self, lang: str) -> int:
-        """The size of a language's dictionary; a guess if the recipe does not limit it."""
+    def _words(self, lang: str) -> list[str]:
+        """A language's dictionary: the one that the recipe names, otherwise placeholders; of a guessed size if open."""
         pieces = self.plan.recipe.pieces
+        if lang in pieces.dictionaries:
+            dictionary = load_dictionary(self.plan.place(pieces.dictionaries[lang]))
+            return list(dictionary.symbols[dictionary.nspecial :])
         size = pieces.size.get(lang) if isinstance(pieces.size, dict) else pieces.size
-        return size or 8000
+        letter = "w" if pieces.joint or lang == self.plan.langs[0] else "v"  # two dictionaries are equal only if joint
+        return [f"{letter}{number}" for number in range(size or 8000)]
 
     def _data(self, parse: str) -> Path:
         """Placeholder data with the parse or a control parse, binarized as the recipe's are."""
@@ -88,11 +93,10 @@ class Rehearsal:
         recipe, langs = self.plan.recipe, self.plan.langs
         text, sides = self.folder / parse, self.plan.sides()
         text.mkdir()
-        for number, lang in enumerate(langs):
-            letter = "w" if recipe.pieces.joint or number == 0 else "v"  # two dictionaries are equal only if joint
-            words = [f"{letter}{number}" for number in range(self._vocabulary(lang))]
+        for lang in langs:
+            words = self._words(lang)
             (text / f"dict.{lang}").write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
-            sentences = [sentence.replace("w", letter) for sentence in SENTENCES]
+            sentences = [" ".join(words[int(word[1:])] for word in line.split()) for line in SENTENCES]
             for split in ("train", "valid"):
                 path = text / f"{split}.{lang}"
                 path.write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")

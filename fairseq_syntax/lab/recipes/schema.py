@@ -207,6 +207,7 @@ class Pieces(Section):
     model_type: Literal["unigram", "bpe"] = _key("unigram", "model type of sentencepiece")
     character_coverage: dict[Name, float] = _key({}, "character coverage of sentencepiece, by language")
     models: dict[Name, str] = _key({}, "existing segmentation.LANG.json by language, instead of training a model")
+    dictionaries: dict[Name, str] = _key({}, "existing dict.LANG.txt by language, those of a model to start from")
     joint: bool = _key(False, "use one model and one dictionary for both languages")
     threshold: int = _key(0, "replace words or pieces with fewer occurrences in training by <unk>", ge=0)
 
@@ -223,6 +224,7 @@ class System(Section):
     user_dir: Texts | None = _key(None, "folders of your plugins, instead of the recipe's; [] for none")
     parse: str = _key("parse", "parse to use: `parse`, or the name of a control")
     data: str | None = _key(None, "binarized data made by a command of the recipe; {run} is the run's folder")
+    checkpoint: str | None = _key(None, "existing checkpoint to use as it is, instead of training")
     about: str = _key("", "description for the report")
 
 
@@ -398,7 +400,11 @@ class Recipe(Section):
         for place, names in systems_named.items():
             _check_names(filter(None, names), self.systems, "system", *place)
         langs = (self.corpus.source, self.corpus.target)
-        of_language = {"models": self.pieces.models, "character_coverage": self.pieces.character_coverage}
+        of_language = {
+            "models": self.pieces.models,
+            "dictionaries": self.pieces.dictionaries,
+            "character_coverage": self.pieces.character_coverage,
+        }
         for key, values in {**of_language, "size": self.pieces.size}.items():
             for lang in values if isinstance(values, dict) else ():
                 _check_names([lang], langs, "language", "pieces", key, lang)

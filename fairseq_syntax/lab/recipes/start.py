@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,11 +86,12 @@ class Entry(NamedTuple):
         return line if len(line) < 90 else "".join(f"\n    {part}" for part in filter(None, parts))
 
 
-def entry_of(name: str, user_dir: Sequence[str] = ()) -> Entry:
+def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_positions") -> Entry:
     """The entry of a system, in any case and with hyphens or underscores; a Transformer has relative positions, too.
 
     Args:
         user_dir: folders of plugins, whose systems may be named
+        beside: the system that every Transformer gets, too; none if empty
 
     Raises:
         SyntaxDataError: there is no such system, or a plugin cannot be imported
@@ -119,8 +121,8 @@ def entry_of(name: str, user_dir: Sequence[str] = ()) -> Entry:
     encoder = [one for one in preset.get("encoder_syntax", "").split(",") if one]
     decoder = [one for one in preset.get("decoder_syntax", "").split(",") if one]
     options: dict[str, Any] = {}
-    if name != BASELINE:
-        options = {"encoder-syntax": ",".join([*encoder, BASELINE]), **_MEASURED.get(name, {})}
+    if name != beside:
+        options = {"encoder-syntax": ",".join(filter(None, [*encoder, beside])), **_MEASURED.get(name, {})}
     criterion = criterion_of(preset)
     return Entry(
         arch,
@@ -172,6 +174,7 @@ def first_recipe(
     models: str | None = None,
     parser: str = "stanza",
     user_dir: Sequence[str] = (),
+    pretrained: Path | None = None,
 ) -> str:
     """The text of a commented recipe in the file ``path``, relative to which other files are named.
 
@@ -184,28 +187,39 @@ def first_recipe(
         models: the models of the source parser; with them, it is parsed all the same
         parser: the source parser
         user_dir: folders of plugins, whose systems may be named, too
+        pretrained: a folder of ``fairseq-syntax import``, from whose model all systems start. The baseline is then the
+            model trained further without a parse, and the model as it is has a row, too.
 
     Raises:
         SyntaxDataError: there is no such system, a plugin cannot be imported, a split cannot be read, or a system needs
-            probabilities that the parser does not have
+            probabilities that the parser does not have; or the imported model has other languages
     """
     from fairseq_syntax.lab.recipes.reading import as_yaml
 
+    start = None if pretrained is None else Start.of(pretrained, source, target, path.absolute().parent)
     langs, base = (source, target), path.absolute().parent
     names = list(dict.fromkeys(name.lower().replace("-", "_") for name in chosen))
-    entries = {name: entry_of(name, user_dir) for name in names}
+    entries = {name: entry_of(name, user_dir, BASELINE if start is None else "") for name in names}
     is_lstm = {entry.is_lstm for entry in entries.values()}
     if len(is_lstm) > 1:
         raise SyntaxDataError(
             "LSTMs and Transformers have other sizes and rates", option="--system", hint="write a recipe for each"
         )
-    baseline = {"lstm": Entry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
+    if start is not None:
+        if True in is_lstm or "transformer" in entries:
+            message = "a model that was imported is a Transformer, which is the baseline in any case"
+            raise SyntaxDataError(message, option="--system", hint="name systems of Transformers")
+        baseline = {"finetuned": Entry(start.arch)}
+    else:
+        baseline = {"lstm": Entry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
     entries = {**baseline, **entries}
     read = frozenset().union(*(entry.needs for entry in entries.values()))
     read_of_target = frozenset().union(*(entry.target_needs for entry in entries.values()))
     systems = []
     for name, entry in entries.items():
         systems.append(f"  {name}: {entry.text()}\n".replace(": \n", ":\n"))
+        if start is not None and len(systems) == 1:
+            systems.append(f"  imported: {{arch: {start.arch}, checkpoint: {start.checkpoint}}}    # as it is\n")
         if entry.needs:
             systems.append(f"  {name}.{PLACEBO}: {{extends: {name}, parse: {PLACEBO}}}\n")
     ParserOptions(parser=parser, distributions="arcs" in read)
@@ -229,10 +243,20 @@ def first_recipe(
     # At a small model's learning rate, post-norm layers hardly learn a distant language.
     normalize = "\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if is_small else ""
     size = (_LSTM_SIZE if True in is_lstm else _SIZE).format(scale=scale, normalize=normalize)
+    size += "\n  share-decoder-input-output-embed: true"
+    segmentation = f" {{method: sentencepiece, size: {{{sizes}}}"
+    segmentation += f", character_coverage: {{{covered}}}}}" if covered else "}"
+    about, dropout, rate, max_tokens = scale.about, scale.dropout, scale.rate, scale.max_tokens
+    if start is not None:
+        size, segmentation, dropout = start.size, start.pieces, start.dropout
+        about, rate, max_tokens = "The sizes and the conventions of the imported model", 0.0001, 2000
+        is_small = start.parameters < 20_000_000
+    about_baseline = "a plain LSTM" if True in is_lstm else "a Transformer that needs no parse"
+    if start is not None:
+        about_baseline = "the model, trained further without a parse"
     sets = zip(tests.items(), counts)
     lines = [f"\n    {as_yaml(name)}: {_named(texts, base)}    # {count} pairs" for (name, texts), count in sets]
     return _TEMPLATE.read_text(encoding="utf-8").format(
-        scale=scale,
         pairs=pairs,
         file=path.name,
         plugins=f"\nuser_dir: {_named(user_dir, base)}    # your plugins" if user_dir else "",
@@ -243,17 +267,69 @@ def first_recipe(
         tests="".join(lines),
         filter="{max_length: 500, characters: true}" if many_characters else "{max_length: 100, max_ratio: 3}",
         parse=parse if read or read_of_target or models else _NO_PARSE,
-        pieces=f"{{{sizes}}}",
-        coverage=f", character_coverage: {{{covered}}}" if covered else "",
+        pieces=segmentation,
+        about=about,
+        dropout=dropout,
+        rate=rate,
+        max_tokens=max_tokens,
         size=size,
+        start=f"  finetune-from-model: {start.checkpoint}\n" if start is not None else "",
         updates=updates,
         warmup=min(4000, updates // 8),
         systems="".join(systems),
         shares=_SHARES if read else "",
-        about_baseline="a plain LSTM" if True in is_lstm else "a Transformer that needs no parse",
+        about_baseline=about_baseline,
         tokenize=tokenizer_of(target),
         device="cpu" if is_small else "cuda",
     )
+
+
+@dataclass(frozen=True)
+class Start:
+    """An imported model, as a recipe names it.
+
+    Attributes:
+        checkpoint: its file
+        arch, size: the architecture, and the other options of training that must be the model's, as lines of YAML
+        pieces: its segmentation and dictionaries, as a value in YAML
+        dropout: that with which it was trained
+        parameters: their number
+    """
+
+    checkpoint: str
+    arch: str
+    size: str
+    pieces: str
+    dropout: float
+    parameters: int
+
+    @classmethod
+    def of(cls, folder: Path, source: str, target: str, base: Path) -> Start:
+        """Read a folder of ``fairseq-syntax import``; files are named relative to the recipe's folder ``base``."""
+        from fairseq_syntax.compat.checkpoints import load_mapped
+        from fairseq_syntax.lab.recipes.reading import as_yaml
+        from fairseq_syntax.use.exported import CHECKPOINT, IMPORTED, Exported
+        from fairseq_syntax.use.importing import read_train_options
+
+        exported = Exported.load(folder)
+        if exported.kind != IMPORTED:
+            hint = "give a folder that fairseq-syntax import wrote"
+            raise SyntaxDataError(f"is an export for {exported.kind}", path=folder, hint=hint)
+        if (exported.source_lang, exported.target_lang) != (source, target):
+            message = f"is a model for {exported.source_lang} to {exported.target_lang}"
+            hint = f"import it with -s {source} -t {target}, with --source-name and --target-name for the model's names"
+            raise SyntaxDataError(message, path=folder, hint=hint)
+        values = read_train_options(folder)
+        arch, dropout = values.pop("arch"), float(values.pop("dropout", 0.1))
+        lines = [f"  {name}: {'true' if value is True else as_yaml(str(value))}" for name, value in values.items()]
+        place = f"{{recipe}}/{os.path.relpath(folder, base)}"
+        files = []
+        for name, file in (("models", "segmentation.{}.json"), ("dictionaries", "dict.{}.txt")):
+            of_langs = (f"{lang}: {shown(folder / file.format(lang), base)}" for lang in (source, target))
+            files.append(f"{name}: {{{', '.join(of_langs)}}}")
+        shapes = {t.data_ptr(): t.numel() for t in load_mapped(str(folder / CHECKPOINT))["model"].values()}
+        pieces = "".join(f"\n  {line}" for line in files)
+        return cls(f'"{place}/{CHECKPOINT}"', str(arch), "\n".join(lines), pieces, dropout, sum(shapes.values()))
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
