@@ -630,7 +630,7 @@ class Kept:
     def get(self, row: str, way: str) -> Outcome | None:
         """What became of a cell; None if it is not known, or if it failed and is to be tried again."""
         outcome = self.known(row, way)
-        return None if outcome is None or outcome.kind in ("fails", "fairseq") else outcome
+        return None if outcome is None or outcome.kind in ("fails", "fairseq", "gpu") else outcome
 
     def add(self, row: str, way: str, outcome: Outcome) -> None:
         """Keep an outcome. Several processes may write: a line is one write."""
@@ -650,7 +650,7 @@ def run_all(
                 found = run(bench, row, way)
                 if found.kind == "fails":
                     own = found if row == baseline(row) else run(bench, baseline(row), way)
-                    found = Outcome("fairseq", own.why) if own.kind == "fails" else found
+                    found = of_fairseq(own.why) if own.kind == "fails" else found
                 kept.add(row, way, found)
             done(row, way, found)
 
@@ -659,14 +659,17 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
     """The outcomes of a family as Markdown: what works with all of its systems; what does not with some, and why."""
     plain = [way for way in ways if all(found[row, way].kind == "works" for row in rows)]
     absent = [way for way in ways if all(found[row, way].kind == "–" for row in rows)]
+    of_gpus = [way for way in ways if all(found[row, way].kind == "gpu" for row in rows)]
     text = f"{_WORK}\n\n"
     for title, names in grouped(plain).items():
         text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
     if absent:
         text += "\n" + fill(f"{_ABSENT}{'; '.join(absent)}.", 120, **WHOLE) + "\n"
+    if of_gpus:
+        text += "\n" + fill(f"{_OF_GPUS}{'; '.join(of_gpus)}.", 120, **WHOLE) + "\n"
     text += f"\n{_DO_NOT}\n\n"
     for way in ways:
-        if way in plain or way in absent:
+        if way in plain or way in absent or way in of_gpus:
             continue
         reasons: dict[str, list[str]] = {}
         for row in rows:
@@ -704,15 +707,21 @@ _SAID = {
 }
 
 
+def of_fairseq(why: str) -> Outcome:
+    """The outcome where fairseq's own model fails: for lack of a GPU, or with it as well."""
+    return Outcome("gpu") if re.search("not compiled with CUDA|xla_device", why) else Outcome("fairseq", why)
+
+
 def reason(outcome: Outcome) -> str:
     """Why something does not work, as Markdown; losses are not named, so that it is the same of all systems."""
     why = re.sub(r"(omits losses of the model): [\w, ]+(?= \()", r"\1", " ".join(outcome.why.split()))
+    why = re.sub(r"\(([\w.]+\.py:\d+)\)$", r"(`\1`)", why)
     return _SAID.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
 
 
 def outcome_of(why: str) -> Outcome:
     """The outcome that :func:`reason` tells."""
-    why = re.sub(r"`(--[a-z][\w-]*)`", r"\1", " ".join(why.split()))
+    why = re.sub(r"`(--[a-z][\w-]*|[\w.]+\.py:\d+)`", r"\1", " ".join(why.split()))
     kind = next((kind for kind, said in _SAID.items() if why.startswith(said)), "refused")
     return Outcome(kind, why.removeprefix(_SAID.get(kind, "")))
 
@@ -749,6 +758,7 @@ FAMILIES = {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}
 Cells = dict[tuple[str, str], Outcome]
 _WORK, _DO_NOT = "These options work with all of these systems:", "These options do not work with the systems named:"
 _ABSENT = "fairseq has these options only for Transformers: "
+_OF_GPUS = "These options need a GPU, and were not tried: "
 
 
 def page(found: Cells) -> str:
@@ -778,12 +788,15 @@ def outcomes_of(text: str) -> Cells:
         working, _, failing = re.sub(r"\n +(?! |- )", " ", section).partition(_DO_NOT)  # an item on a line
         systems, _, working = working.partition(_WORK)
         rows = [row for row in systems.strip().removeprefix("Systems: ").removesuffix(".").split(", ") if row in family]
+        working, _, of_gpus = working.partition(_OF_GPUS)
         working, _, absent = working.partition(_ABSENT)
         items = [item for line in working.splitlines() for item in line.partition(": ")[2].rstrip(".").split("; ")]
         plain = ["default", *(item if item in WAYS else f"two processes, {item}" for item in items if item)]
         found |= {(row, way): Outcome("works") for row in rows for way in plain}
         for way in " ".join(absent.split()).rstrip(".").split("; ") if absent else ():
             found |= {(row, way): Outcome("–") for row in rows}
+        for way in " ".join(of_gpus.split()).rstrip(".").split("; ") if of_gpus else ():
+            found |= {(row, way): Outcome("gpu") for row in rows}
         for block in failing.split("\n- ")[1:]:
             way, *reasons = block.strip().split("\n  - ")
             found |= {(row, way.strip()): Outcome("works") for row in rows}
