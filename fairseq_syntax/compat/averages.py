@@ -2,7 +2,7 @@
 
 fairseq updates the average without its version, so that a model takes it for one of an early release and drops the
 normalization after its last layer (``--decoder-normalize-before``). In a checkpoint without an average, it looks for
-the parameters after it has released them.
+the parameters after it has released them, or not at all (``--ema-seed-model``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def install() -> None:
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = load
 
+    def load_average(path: str) -> dict[str, Any]:
+        """For ``--ema-seed-model``."""
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        return {**state, "model": {name: value.float() for name, value in average_of(state).items()}}
+
+    checkpoint_utils.load_ema_from_checkpoint = load_average
     ema.EMA.restore = restore_with_version
     Trainer.load_checkpoint = load_checkpoint
 

@@ -750,7 +750,8 @@ HEAD = """# Which options of fairseq work with which system
 
 Nearly all fairseq options work with all systems; the others end in an error. `make ways` wrote this page:
 it trains a tiny model of each system with each option on a CPU and translates with it. An option works if all commands
-succeed and every sentence is translated. Tests check the effect of each option of generation.
+succeed and every sentence is translated. Tests check the effect of each option of generation, and of those of training
+that concern all models.
 """
 
 

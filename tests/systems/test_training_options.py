@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,14 @@ import pytest
 import torch
 import toy_data
 from data_errors import data_error
+from fairseq.dataclass import configs
 from toy_data import fairseq
+from untrained import untrained
 from ways import logged
 
-PLAIN = {"--arch": "transformer", "--encoder-layers": 1, "--max-epoch": 2}
+# Four updates an epoch.
+SIZES = {"--max-tokens": None, "--batch-size": 15, "--required-batch-size-multiple": 1}
+PLAIN = {"--arch": "transformer", "--encoder-layers": 1, "--max-epoch": 2, **SIZES}
 
 
 class Trained:
@@ -94,10 +100,10 @@ def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
     scores = iter([3.0, 5.0, 4.0])
     # With nothing else to save, and the largest scores.
     more = ["--no-last-checkpoints", "--no-epoch-checkpoints", "--maximize-best-checkpoint-metric"]
-    found = train(*more, best_checkpoint_metric="my_score", keep_best_checkpoints=2, max_epoch=3)
+    found = train(*more, best_checkpoint_metric="bsz", keep_best_checkpoints=2, max_epoch=3)
     assert found.files == [
-        "checkpoint.best_my_score_4.0000.pt",
-        "checkpoint.best_my_score_5.0000.pt",
+        "checkpoint.best_bsz_4.0000.pt",
+        "checkpoint.best_bsz_5.0000.pt",
         "checkpoint_best.pt",
     ]
 
@@ -185,3 +191,181 @@ def test_what_processes_without_a_gpu_have_logged_is_gathered(tmp_path):
         assert utils.all_gather_list([{"loss": 1.5}, None], max_size=1) == [[{"loss": 1.5}, None]]
     finally:
         torch.distributed.destroy_process_group()
+
+
+def names(trained: Trained, start: str) -> list[str]:
+    """What tells the checkpoints of a kind apart."""
+    return [
+        n.removeprefix(start).removesuffix(".pt")
+        for n in trained.files
+        if n[len(start)].isdigit() and n.startswith(start)
+    ]
+
+
+def epochs_saved(train: Trainings) -> None:
+    assert names(train.default, "checkpoint") == ["1", "2"] and train.default.updates == 8
+    assert names(train(max_epoch=3, save_interval=2), "checkpoint") == ["2"]
+    assert names(train(max_epoch=3, keep_last_epochs=2), "checkpoint") == ["2", "3"]
+    few = train("--no-epoch-checkpoints", "--no-last-checkpoints", "--no-save-optimizer-state")
+    assert few.files == ["checkpoint_best.pt"] and "last_optimizer_state" not in few.state("checkpoint_best.pt")
+    assert train("--no-save", max_epoch=1).files == []
+    suffixed = train("--no-epoch-checkpoints", checkpoint_suffix="_a", max_epoch=1)
+    assert suffixed.files == ["checkpoint_best_a.pt", "checkpoint_last_a.pt"]
+
+
+def updates_saved(train: Trainings) -> None:
+    every = {"save_interval_updates": 1, "max_epoch": 1}
+    assert names(train(**every), "checkpoint_1_") == ["1", "2", "3"]
+    assert names(train(**every, keep_interval_updates=1), "checkpoint_1_") == ["3"]
+    kept = train(**every, keep_interval_updates=1, keep_interval_updates_pattern=2)
+    assert names(kept, "checkpoint_1_") == ["2", "3"]
+
+
+def beginning(train: Trainings) -> None:
+    """Resumed trainings: the default one has made 8 updates in 2 epochs."""
+    last = train.default.folder / "checkpoint_last.pt"
+    whole, on = train(max_epoch=3), train(restore_file=last, max_epoch=3)
+    assert on.updates == 12 and torch.equal(on.parameters, whole.parameters)
+    assert train("--reset-dataloader", restore_file=last, max_epoch=2).updates == 16
+    anew = train("--reset-optimizer", restore_file=last, max_epoch=3)
+    assert anew.updates == 4 and not torch.equal(anew.parameters, whole.parameters)
+    other = train(restore_file=last, optimizer_overrides="{'betas': (0.5, 0.6)}", max_epoch=3)
+    assert other.state()["last_optimizer_state"]["param_groups"][0]["betas"] == (0.5, 0.6)
+    best = train.default.state()["extra_state"]["best"]
+    worse = {"restore_file": last, "optimizer_overrides": "{'lr': 5.0}", "lr": 5.0, "max_epoch": 3}
+    assert train(**worse).state()["extra_state"]["best"] == best
+    assert train("--reset-meters", **worse).state()["extra_state"]["best"] > best
+    tuned = train(finetune_from_model=last, lr=0, max_epoch=1)
+    assert tuned.updates == 4 and torch.equal(tuned.parameters, train.default.parameters)
+
+
+def schedule_forgotten(train: Trainings) -> None:
+    options = {"lr_scheduler": "reduce_lr_on_plateau", "lr_patience": 9, "lr": 0}
+
+    def bad(*more: str, **changed: Any) -> int:
+        found = train(*more, **options, **changed)
+        return found.state()["optimizer_history"][-1]["lr_scheduler_state"]["num_bad_epochs"]
+
+    folder = train(**options, max_epoch=3).folder
+    last = folder / "checkpoint_last.pt"
+    assert bad(restore_file=last, max_epoch=4) == 2 and bad("--reset-lr-scheduler", restore_file=last, max_epoch=4) == 0
+
+
+def ending(train: Trainings) -> None:
+    assert train(max_epoch=1).updates == 4 and train(max_update=3).updates == 3
+    assert train(stop_time_hours=1e-9).updates == 1
+    assert train(stop_min_lr=1).files == []
+
+
+def updating(train: Trainings) -> None:
+    assert train(update_freq=2).updates == 4
+    assert train(update_freq=3).updates == 4 and train("--skip-remainder-batch", update_freq=3).updates == 2
+    clipped = train(clip_norm=1e-3)
+    assert clipped.train[-1]["clip"] == 100 and not torch.equal(clipped.parameters, train.default.parameters)
+    # A gradient of the mean over sentences is larger than over words.
+    assert train("--sentence-avg", max_epoch=1).train[0]["gnorm"] > 2 * train.default.train[0]["gnorm"]
+    assert torch.equal(train(lr="0.01,0", max_epoch=2).parameters, train(max_epoch=1).parameters)
+    assert not torch.equal(train(seed=6).parameters, train.default.parameters)
+    for scheduler, values, rate in (
+        ("inverse_sqrt", {"warmup_updates": 4}, 0.01 * (4 / 8) ** 0.5),
+        ("polynomial_decay", {"total_num_update": 16, "power": 2}, 0.01 * (1 - 8 / 16) ** 2),
+        ("fixed", {"force_anneal": 2, "lr_shrink": 0.1}, 0.001),
+    ):
+        assert train(lr_scheduler=scheduler, **values).train[-1]["lr"] == pytest.approx(rate)
+
+
+def batching(train: Trainings) -> None:
+    assert train(train_subset="valid", max_epoch=1).updates == 1
+    assert train(batch_size=20, max_epoch=1).updates == 3
+    assert train(required_batch_size_multiple=8, max_epoch=1).updates == 8, "batches of 8 sentences, not of 15"
+    assert train(batch_size=None, max_tokens=80, max_epoch=1).updates > 4
+    sorted_once = train(curriculum=1)
+    assert not torch.equal(sorted_once.parameters, train.default.parameters)
+    others = train("--update-ordered-indices-seed", "--update-epoch-batch-itr", "True")
+    assert not torch.equal(others.parameters, train.default.parameters)
+    assert torch.equal(train(num_workers=1, data_buffer_size=1).parameters, train.default.parameters)
+
+
+def validating(train: Trainings) -> None:
+    assert len(train.default.valid) == 2 and train("--disable-validation").valid == []
+    assert len(train(validate_interval=2).valid) == 1 and len(train(validate_after_updates=5).valid) == 1
+    assert len(train(validate_interval_updates=2, max_epoch=1).valid) == 2
+    assert train(valid_subset="test").valid[0]["loss"] != train.default.valid[0]["loss"]
+    sizes = [
+        train(**more, max_epoch=1).valid[0]["bsz"] for more in ({}, {"batch_size_valid": 2}, {"max_tokens_valid": 40})
+    ]
+    assert sizes[0] == 12 and sizes[1] == 2 and sizes[2] < 12
+    steps = train(batch_size_valid=4, max_valid_steps=1, max_epoch=1)
+    assert steps.valid[0]["loss"] != train.default.valid[0]["loss"]
+
+
+def averaging(train: Trainings) -> None:
+    def average(*more: str, **changed: Any) -> torch.Tensor:
+        state = train("--store-ema", *more, **changed).state()
+        assert ("ema_fp32_params" in state["extra_state"]) == ("--ema-fp32" in more)
+        return torch.cat([value.flatten() for value in state["extra_state"]["ema"].values()])
+
+    final = train.default.parameters
+    slow = average(ema_decay=0.9)
+    assert not torch.allclose(slow, final, atol=1e-4) and torch.allclose(
+        average("--ema-fp32", ema_decay=0.9), slow, atol=1e-5
+    )
+    assert torch.allclose(average(ema_decay=0.0), final, atol=1e-6)
+    assert torch.allclose(average(ema_start_update=99), final, atol=1e-6)
+    assert not torch.allclose(average(ema_decay=0.9, ema_update_freq=2), slow, atol=1e-4)
+    seed = train.default.folder / "checkpoint_last.pt"
+    assert torch.allclose(average(ema_decay=1.0, ema_seed_model=seed, seed=6, max_epoch=1), final, atol=1e-6)
+
+
+def losing(train: Trainings) -> None:
+    """Options of the model and of the criterion."""
+    found = train("--report-accuracy", ignore_prefix_size=1, max_epoch=1).valid[0]
+    assert 0 <= found["accuracy"] <= 100 and found["loss"] != train.default.valid[0]["loss"]
+    vectors = next(train.folders)
+    vectors.write_text(f"man {' '.join(['0.5'] * 32)}\n", encoding="utf-8")
+    given = (
+        x for side in ("encoder", "decoder") for x in (f"--{side}-freeze-embed", f"--{side}-embed-path", str(vectors))
+    )
+    frozen = untrained(train.data, "lstm", *given).model
+    fixed = {name for name, parameter in frozen.named_parameters() if not parameter.requires_grad}
+    assert fixed == {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
+    dropped = untrained(train.data, "transformer", "--relu-dropout", "0.3", "--attention-dropout", "0.2").model
+    for layer in (*dropped.encoder.layers, *dropped.decoder.layers):
+        assert (layer.activation_dropout_module.p, layer.self_attn.dropout_module.p) == (0.3, 0.2)
+
+
+EFFECTS: dict[Callable[[Trainings], None], str] = {
+    epochs_saved: "save_interval keep_last_epochs no_epoch_checkpoints no_last_checkpoints no_save_optimizer_state "
+    "no_save checkpoint_suffix",
+    updates_saved: "save_interval_updates keep_interval_updates keep_interval_updates_pattern",
+    beginning: "restore_file reset_dataloader reset_optimizer optimizer_overrides reset_meters finetune_from_model",
+    schedule_forgotten: "reset_lr_scheduler",
+    ending: "max_epoch max_update stop_time_hours stop_min_lr",
+    updating: "update_freq skip_remainder_batch clip_norm sentence_avg lr",
+    batching: "train_subset batch_size required_batch_size_multiple max_tokens curriculum num_workers data_buffer_size "
+    "update_ordered_indices_seed update_epoch_batch_itr",
+    validating: "disable_validation validate_interval validate_after_updates validate_interval_updates valid_subset "
+    "batch_size_valid max_tokens_valid max_valid_steps",
+    losing: "",
+    averaging: "store_ema ema_decay ema_fp32 ema_start_update ema_update_freq ema_seed_model",
+}
+# Asserted by other tests, here or where the ledger says.
+ELSEWHERE = """save_dir continue_once keep_best_checkpoints best_checkpoint_metric maximize_best_checkpoint_metric
+    patience skip_invalid_size_inputs_valid_test required_seq_len_multiple dataset_impl combine_valid_subsets
+    ignore_unused_valid_subsets gen_subset num_shards shard_id grouped_shuffling"""
+# In one process without a GPU and without further packages, or for these models, they change nothing.
+NOTHING = """checkpoint_shard_count load_checkpoint_on_all_dp_ranks write_checkpoints_asynchronously model_parallel_size
+    use_bmuf debug_param_names fixed_validation_seed"""
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.__name__)
+def test_an_option_of_training_has_its_effect(train, effect):
+    effect(train)
+
+
+def test_every_option_of_training_is_told():
+    """A new option of fairseq turns this red until its effect is asserted."""
+    groups = (configs.CheckpointConfig, configs.DatasetConfig, configs.OptimizationConfig, configs.EMAConfig)
+    named = {field.name for group in groups for field in fields(group)} - {"_name"}
+    told = [name for names in (*EFFECTS.values(), ELSEWHERE, NOTHING) for name in names.split()]
+    assert sorted(told) == sorted(named)
