@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +152,13 @@ def test_all_problems_are_told_at_once_and_nothing_is_started(wrong, capsys):
         assert cli.main(["run", str(path), *more]) == 1
         said = capsys.readouterr()
         assert all(word in said.err for word in ("tset.en", "tset.de", "0,004", "13b"))
+
+
+@pytest.mark.slow
+def test_importing_the_checks_does_not_import_fairseq():
+    """It would print fairseq's notices of packages that are not installed."""
+    program = "import sys, fairseq_syntax.lab.recipes.checks; assert 'fairseq' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_right_recipe_has_no_problems(wrong, capsys):

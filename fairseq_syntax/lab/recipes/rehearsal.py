@@ -22,7 +22,6 @@ import torch
 
 from fairseq_syntax import register
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
-from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.lab.controls import Control
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -79,6 +78,8 @@ class Rehearsal:
         """A language's dictionary: the one that the recipe names, otherwise placeholders; of a guessed size if open."""
         pieces = self.plan.recipe.pieces
         if lang in pieces.dictionaries:
+            from fairseq_syntax.data.tokens import load_dictionary  # here, as it imports fairseq
+
             dictionary = load_dictionary(self.plan.place(pieces.dictionaries[lang]))
             return list(dictionary.symbols[dictionary.nspecial :])
         size = pieces.size.get(lang) if isinstance(pieces.size, dict) else pieces.size
@@ -268,7 +269,7 @@ def _batch(rehearsed: Rehearsed) -> Any:
 
 
 def blamed(error: Exception, attempt: Callable[[Sequence[str]], Any], values: Mapping[str, Any]) -> str | None:
-    """The option without which an attempt succeeds; None if none of the most likely ones is to blame.
+    """The option without which an attempt does not fail so; None if none of the most likely ones is to blame.
 
     Args:
         error: what the attempt raises with all options
@@ -284,9 +285,10 @@ def blamed(error: Exception, attempt: Callable[[Sequence[str]], Any], values: Ma
     for name in sorted(values, key=likely, reverse=True)[:CANDIDATES]:
         try:
             attempt([name])
-        except Exception:
-            continue
-        return name
+        except Exception as other:
+            if str(other) == str(error) or name in ("optimizer", "criterion"):  # which others need
+                continue
+        return name  # if there is another error now, that is of another option
     return None
 
 
