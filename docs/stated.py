@@ -1,4 +1,4 @@
-"""The figures that the README and some pages state in their prose, made from the tables that programs wrote.
+"""The figures that some pages state in their prose, made from the tables that programs wrote.
 
 A test looks for each piece of text in its file, and for figures in those files that are in no piece. When a table
 changes, the test says what the prose must say now.
@@ -34,29 +34,17 @@ def stated() -> dict[str, list[str]]:
         return f"{float(toy[corpus, system]['best']):.{digits}f}"
 
     plain, unsure = "transformer", "uncertain-0.8"
-    speeds = sorted(
-        speed[f"train/{name}"] for name in ("pascal_transformer", "ldd_transformer", "supervised_head_transformer")
-    )
-    gainers = ("PSH", "CSH+PSH", "sennrich_haddow")
-    captions = [of_test[name] - of_test[plain] for of_test in longer.values() for name in gainers]
-    readme = [
-        f"PASCAL translates {exact('PASCAL')} % exactly, "
-        f"the plain Transformer {best(plain, 1)} %, the most that the words alone allow",
-        f"{speeds[0]} to {speeds[-1]} of the plain model's speed",
-        f"gain {min(captions):.1f} to {max(captions):.1f} BLEU over a plain Transformer",
-        *_languages(),
-        *_labels_by_language(),
-        *_relative_positions(),
-    ]
     unsure_systems = sorted(float(exact(name, corpus=unsure)) for name in ("UDD", "LDD"))
     differences = {test: _differences(scores) for test, scores in cpu.items()}
     (low, high), (low_2, high_2) = ((min(d), max(d)) for d in differences.values())
     tests = _bootstrap("CPU.md")
     significant = sum(p.endswith("*") for _, p in tests)
-    assert not any(p.endswith("*") for name, p in tests if name in ("pascal", "LDD")), "README.md: none significant"
+    assert not any(p.endswith("*") for name, p in tests if name in ("pascal", "LDD")), (
+        "docs/which-system.md: none significant"
+    )
     newer = _bootstrap("FIELD.md")
     first = [p for name, p in newer[: len(newer) // 2] if name.endswith(".no-parser")]
-    assert first and all(p.endswith("*") for p in first), "README.md: significant on 2016"
+    assert first and all(p.endswith("*") for p in first), "docs: significant on 2016"
     _check_grids(trained, longer)
     read_all = ("SDRNMT-1", "SDRNMT-2")
     assert all(exact(name, corpus="lstm") == "100.0" for name in read_all), "which-system.md: they read all"
@@ -102,95 +90,11 @@ def stated() -> dict[str, list[str]]:
         "with Holm's correction",
     ]  # fmt: skip
     return {
-        "README.md": readme,
         "docs/which-system.md": guide,
         "docs/cluster.md": _cluster(),
         "docs/results.md": _by_dependency(),
         "examples/missing_parse/README.md": _missing_parse(),
     }
-
-
-def _languages() -> list[str]:
-    """In how many of the atlas's languages supervised heads differ significantly, in words."""
-    numbers = ("none", "one", "two", "three", "four", "five", "six")
-    languages = json.loads((ROOT / "examples/atlas/results.json").read_text("utf-8"))["languages"]
-    gaining = losing = above = below = 0
-    for of_language in languages.values():
-        bleu, chrf = (
-            next(row for row in of_language["metrics"][metric]["rows"] if row["system"] == "PSH")
-            for metric in ("BLEU", "chrF")
-        )
-        gaining += bleu["gain"][1] > 0
-        losing += chrf["gain"][2] < 0
-        above += bleu["controls"]["random"]["syntax"][1] > 0
-        below += bleu["controls"]["linear"]["syntax"][2] < 0
-    return [
-        f"into {numbers[len(languages)]} languages, supervised heads gain significantly in {numbers[gaining]} "
-        f"languages in BLEU, and lose significantly in {numbers[losing]} in chrF. By BLEU, the parse is significantly "
-        f"better than random trees in {numbers[above]} languages, but significantly worse than chains, in which every "
-        f"word attaches to the preceding word, in {numbers[below]}",
-    ]
-
-
-def _labels_by_language() -> list[str]:
-    """What label embeddings gain in the languages in which they and PASCAL have been run."""
-    languages = json.loads((ROOT / "examples/atlas/results.json").read_text("utf-8"))["languages"]
-    rows = {
-        name: row
-        for name, of in languages.items()
-        for row in of["metrics"]["BLEU"]["rows"]
-        if row["system"] == "sennrich_haddow"
-    }
-    assert list(rows) == ["German", "Turkish", "Japanese"], "README.md: the languages with label embeddings"
-    for name, row in rows.items():
-        assert row["gain"][1] > 0, f"README.md: label embeddings gain significantly in {name}"
-        is_more = row["controls"]["relabelled"]["syntax"][1] > 0
-        assert is_more == (name != "Japanese"), f"README.md: more than with shuffled labels in {name}"
-        pascal = next(row for row in languages[name]["metrics"]["BLEU"]["rows"] if row["system"] == "PASCAL")
-        assert pascal["controls"]["linear"]["syntax"][2] < 0, f"README.md: PASCAL is worse than with chains in {name}"
-        assert set(languages[name]["seeds"].values()) == {3}, f"README.md: seeds in {name}"
-    gains = [row["gain"][0] for row in rows.values()]
-    return [f"gain {min(gains):.1f} to {max(gains):.1f} BLEU in German, Turkish and Japanese"]
-
-
-def _relative_positions() -> list[str]:
-    """What relative positions gain in the languages, and what supervised heads add to them."""
-    results = json.loads((ROOT / "examples/atlas/results.json").read_text("utf-8"))
-    rows, pascal = {}, {}
-    for name, of in results["languages"].items():
-        row = of["relative"]["metrics"]["BLEU"]
-        beside = {one["system"]: one for one in row["beside"]}
-        both = beside["PSH"]
-        rows[name] = row | {"both": both["gain"], "both_parse": both["controls"]["linear"]["syntax"]}
-        if "PASCAL" in beside:
-            pascal[name] = beside["PASCAL"]["gain"][0]
-            assert beside["PASCAL"]["gain"][1] > 0, "README.md: PASCAL gains significantly"
-            linear = beside["PASCAL"]["controls"]["linear"]["syntax"]
-            assert linear[1] < 0 < linear[2], "README.md: PASCAL does not differ from chains"
-    assert all(row["gain"][1] > 0 for row in rows.values()), "README.md: they gain significantly in all six"
-    for row in rows.values():
-        assert max(row["parse"][2], row["control"][2]) < 0, "README.md: more than heads, with the parse and with chains"
-        assert row["both_parse"][1] > 0, "README.md: with them, the parse is better than chains in all six"
-    better = {name: row["both"][0] for name, row in rows.items() if row["both"][1] > 0}
-    worse = {name: -row["both"][0] for name, row in rows.items() if row["both"][2] < 0}
-    assert min(min(of["relative"]["seeds"].values()) for of in results["languages"].values()) == 1, "README.md: seeds"
-    of_atis = results["parse_quality"]["relative"]["metrics"]["BLEU"]
-    (beside,) = of_atis["beside"]
-    for gain in (of_atis["gain"], beside["gain"]):
-        assert gain[1] < 0 < gain[2], "README.md: nothing on ATIS"
-    gains, syntax = ([row[kind][0] for row in rows.values()] for kind in ("gain", "both_parse"))
-    return [
-        f"gains {min(gains):.1f} to {max(gains):.1f} BLEU in the six languages",
-        f"gain another {_low_to_high(better)} BLEU in {' and '.join(better)}, lose {_low_to_high(worse)} in "
-        f"{' and '.join(worse)}",
-        f"chains in all six languages, by {min(syntax):.1f} to {max(syntax):.1f} BLEU",
-        f"PASCAL gains another {_low_to_high(pascal)} BLEU in {' and '.join(pascal)}",
-    ]
-
-
-def _low_to_high(values: dict[str, float]) -> str:
-    """``1.7 to 1.8``, or one figure if they do not differ."""
-    return " to ".join(dict.fromkeys(f"{function(values.values()):.1f}" for function in (min, max)))
 
 
 def _cluster() -> list[str]:
@@ -296,12 +200,12 @@ def _bleu(page: str, system: str) -> list[str]:
 def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[str, float]]) -> None:
     """What the prose says in words of the grids with 4,000 and 8,000 updates holds of their tables."""
     in_bleu = [low > 0 for low, _ in _intervals("PASCAL")]
-    assert in_bleu == [True, False, True, False], "README.md: PASCAL gains in BLEU, not in chrF"
+    assert in_bleu == [True, False, True, False], "docs: PASCAL gains in BLEU, not in chrF"
     for grid, scores in (("trained", trained), ("trained-longer", longer)):
         runs = {f"{name}/{seed}" for name in scores["test_2016"] for seed in (1, 2, 3)}
-        assert runs == set(pictures.kept(grid).runs), "README.md, docs: three seeds of each"
+        assert runs == set(pictures.kept(grid).runs), "docs: three seeds of each"
     longer_gains = _intervals("PSH", page="TRAINED-LONGER.md")
-    assert all(low > 0 for low, _ in longer_gains), "README.md: all four are significant"
+    assert all(low > 0 for low, _ in longer_gains), "docs: all four are significant"
     not_significant = [
         interval
         for system, controls in {"PASCAL": ("", "linear", "random"), "LDD": ("", "random"), "UDD": ("",)}.items()
@@ -313,17 +217,13 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
         for system, control in (("PASCAL", "linear"), ("PASCAL", "random"), ("LDD", "random"))
         for interval in _intervals(system, "syntax", control, page="TRAINED-LONGER.md")
     ]
-    assert all(low < 0 < high for low, high in not_significant), (
-        "README.md, docs: gains of PASCAL, LDD, UDD are not significant"
-    )
+    assert all(low < 0 < high for low, high in not_significant), "docs: gains of PASCAL, LDD, UDD are not significant"
     significant = [
         low for name in ("CSH+PSH", "sennrich_haddow") for low, _ in _intervals(name, page="TRAINED-LONGER.md")
     ]
-    assert len(significant) == 8 and min(significant) > 0, "README.md, docs: those of CSH+PSH and S&H are"
+    assert len(significant) == 8 and min(significant) > 0, "docs: those of CSH+PSH and S&H are"
     above_random = [low for low, _ in _intervals("PSH", "syntax", "random", page="TRAINED-LONGER.md")]
-    assert min(above_random) > 0, (
-        "README.md, docs: above random trees after 8,000 updates, in both tests and both scores"
-    )
+    assert min(above_random) > 0, "docs: above random trees after 8,000 updates, in both tests and both scores"
     assert _loss("PSH", "train") >= _loss("transformer", "train"), "docs/results.md: no faster in training"
     assert _loss("PSH", "valid") < _loss("transformer", "valid"), "docs/results.md: better on new sentences"
 

@@ -4,7 +4,8 @@
     python examples/atlas/page.py
     python examples/atlas/page.py --results mine/results.json --output mine
 
-Every figure of the page, in its sentences too, is put in from results.json. The tables say what has not been run.
+The tables are put into page.txt, whose sentences are written by hand; a test compares the figures of its first
+paragraphs with the results. The tables say what has not been run.
 """
 
 from __future__ import annotations
@@ -13,44 +14,31 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from by_language import (
-    correlations,
-    draw_languages,
-    languages_sentence,
-    languages_table,
-    length_penalties,
-    more_about,
-    other_metrics,
-    others_table,
-    planned,
-    where,
-)
-from relative import corpora_of, others_beside, relative_sentence, relative_table
-from wording import (
+from by_language import languages_table, length_penalties, other_metrics, others_table, planned, where
+from relative import corpora_of, draw_gains, mean_table, others_beside, plain_table, relative_table
+from shared import (
     MARKERS,
     NOT_RUN,
-    SEEDS,
+    PLACEBO,
     SYSTEMS,
     WIDTH,
+    Cell,
+    counted,
     folded,
-    interval,
-    is_significant,
-    listed,
-    low_to_high,
     new_figure,
     row_of,
-    seeds_of,
+    table,
     twin_of,
     with_zero,
 )
 
 from fairseq_syntax.lab.figures.plot import COLORS, save
-from fairseq_syntax.lab.scoring.tables import Table
+from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +55,6 @@ MULTI30K_CONTROLS = {
     "LDD": ("random",),
     "UDD": (),
 }
-SAME_INPUT = ("sennrich_haddow", "linear")  # it reads labels alone, and linear trees have those of the parse
 PARSE_SYSTEMS = ("PASCAL", "PSH", "LDD", "UDP", "GCN")
 PARSES = {
     "gold": "gold trees",
@@ -84,69 +71,23 @@ PARSES = {
 
 
 def controls_table(tests: Mapping[str, Any], metric: str = "BLEU") -> Table:
-    """Gains after 8,000 updates, and what is left with control parses, on both tests."""
-    rows = []
+    """Gains after 8,000 updates with the parse and with control parses, on both tests."""
+    rows: list[list[Cell]] = []
     for system, controls in MULTI30K_CONTROLS.items():
-        of_tests = [row_of(metrics[metric], system) for metrics in tests.values()]
-        rows.append([SYSTEMS[system], "the parse", *(interval(row.get("gain")) for row in of_tests)])
+        of_tests = [row_of(metrics.get(metric, []), system) for metrics in tests.values()]
+        rows.append([SYSTEMS[system], "the parse − plain", *(row.get("gain") for row in of_tests), seeds_in(*of_tests)])
         for control in controls:
             twins = [twin_of(row, control) for row in of_tests]
-            rows.append(["", f"*{control}*{fewer(*twins)}", *(interval(twin.get("gain")) for twin in twins)])
-            rows.append(["", f"the parse − *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
+            rows.append(["", f"*{control}* − plain", *(twin.get("gain") for twin in twins), seeds_in(*twins)])
+            rows.append(["", f"the parse − *{control}*", *(twin.get("syntax") for twin in twins), ""])
     years = [name.replace("test_", "test of ") for name in tests]
-    notes = ["95 % intervals over sentences and seeds, three seeds; bold: significant"]
-    title = f"{metric} gained over the plain Transformer, Multi30k English–German, 8,000 updates"
-    return Table(title, ["system", "trained and tested on", *years], rows, notes)
+    title = f"{metric}, Multi30k English–German, 8,000 updates"
+    return table(title, ["system", "difference", *years, "seeds"], rows)
 
 
-def gains_sentence(tests: Mapping[str, Any]) -> str:
-    """Which systems gain on Multi30k."""
-    gaining, others, of_gaining = [], [], []
-    for system in MULTI30K_CONTROLS:
-        rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
-        if len(rows) < len(tests):
-            continue  # not run on both
-        if all(is_significant(row["gain"]) and row["gain"][0] > 0 for row in rows):
-            gaining.append(SYSTEMS[system])
-            of_gaining += [row["gain"][0] for row in rows]
-        elif not any(is_significant(row["gain"]) for row in rows):
-            others.append(SYSTEMS[system])
-    return (
-        f"On 29,000 captions, English to German, {listed(gaining)} gain {low_to_high(of_gaining)} BLEU over a plain "
-        f"Transformer, significantly on both tests; the gains of {listed(others)} are not significant."
-    )
-
-
-def syntax_sentence(tests: Mapping[str, Any]) -> str:
-    """What of the gains on Multi30k is kept with controls."""
-    systems = {}
-    for system, controls in MULTI30K_CONTROLS.items():
-        rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
-        telling = [control for control in controls if (system, control) != SAME_INPUT]
-        if kept := [text for control in telling if (text := kept_with(control, rows))]:
-            systems[SYSTEMS[system]] = listed(kept)
-    if not systems:
-        return "What of these gains is due to syntax has not been measured yet."
-    parts = (f"{system} keeps of its gain {kept}" for system, kept in systems.items())
-    return f"Trained and tested on control parses, {'; '.join(parts)}."
-
-
-def kept_with(control: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a system keeps of its gains on the tests with a control; empty without such gains or such runs."""
-    twins = [twin_of(row, control) for row in rows]
-    if not twins or not all(twin.get("kept") for twin in twins):
-        return ""
-    significant = [is_significant(twin["syntax"]) for twin in twins]
-    how = "significantly less" if all(significant) else "significantly less on one test" if any(significant) else ""
-    shares = [100 * twin["kept"][0] for twin in twins]
-    share = f"{low_to_high(shares, '{:.0f}')} %" if max(shares) > 0 else "nothing"
-    return f"{share} with *{control}* trees ({how or 'not significantly less'}{fewer(*twins)})"
-
-
-def fewer(*twins: Mapping[str, Any]) -> str:
-    """``, 2 seeds`` where a control has fewer seeds than the systems."""
-    seeds = min((twin["seeds"] for twin in twins if twin), default=SEEDS)
-    return f", {seeds_of(seeds)}" if seeds < SEEDS else ""
+def seeds_in(*rows: Mapping[str, Any]) -> str:
+    """The number of seeds of rows of several tests."""
+    return "/".join(dict.fromkeys(str(row.get("seeds", 0)) for row in rows))
 
 
 # -- the amount of data ------------------------------------------------------------------------------------------------
@@ -158,53 +99,32 @@ PAIRS = {"tenth": "2,900", "third": "9,667"}
 def amounts_table(amounts: Mapping[str, Any], whole: Mapping[str, Any], metric: str = "BLEU") -> Table:
     """What systems gain with a tenth, a third and all of the pairs, on both tests."""
     parts = {**{part: amounts.get(part, {}) for part in PAIRS}, "all": whole}
-    rows = []
+    rows: list[list[Cell]] = []
     for system, controls in AMOUNT_ROWS.items():
-        for kind in ("gain", *controls):
-            title = SYSTEMS[system] if kind == "gain" else f"{SYSTEMS[system]} − *{kind}*"
+        titles = {f"{SYSTEMS[system]} − plain": ("", "gain")}
+        for control in controls:
+            titles[f"{SYSTEMS[system]}, *{control}* − plain"] = (control, "gain")
+            titles[f"{SYSTEMS[system]}, the parse − *{control}*"] = (control, "syntax")
+        for title, (control, kind) in titles.items():
             for test in whole:
-                row = [title, test.replace("test_", "")]
-                for of_part in parts.values():
-                    gains = row_of(of_part.get(test, {}).get(metric, []), system)
-                    row.append(interval(gains.get("gain") if kind == "gain" else twin_of(gains, kind).get("syntax")))
-                rows.append(row)
-    head = ["system", "test", *(f"{pairs} pairs" for pairs in PAIRS.values()), "29,000 pairs"]
-    notes = ["95 % intervals over sentences and seeds; bold: significant", "29,000 pairs: 8,000 updates"]
-    return Table(f"{metric} gained over the plain Transformer, Multi30k English–German", head, rows, notes)
+                of_parts = [row_of(of_part.get(test, {}).get(metric, []), system) for of_part in parts.values()]
+                found = [twin_of(row, control) if control else row for row in of_parts]
+                seeds = "/".join(str(row.get("seeds", 0)) for row in found)
+                rows.append([title, test.replace("test_", ""), *(row.get(kind) for row in found), seeds])
+    head = ["difference", "test", *(f"{pairs} pairs" for pairs in PAIRS.values()), "29,000 pairs", "seeds"]
+    return table(f"{metric}, Multi30k English–German", head, rows, ["29,000 pairs: 8,000 updates"])
 
 
-def amounts_sentence(amounts: Mapping[str, Any]) -> str:
-    """What a tenth of the pairs changes, for supervised heads."""
-    rows = [
-        row_of(of_test.get("BLEU", []), "PSH") for name, of_test in amounts.get("tenth", {}).items() if name != "seeds"
-    ]
-    gains = [row["gain"] for row in rows if row]
-    if not gains:
-        return "Whether syntax gives more where there is less to learn from has not been measured yet."
-    significant = sum(map(is_significant, gains))
-    where = "on no test" if not significant else f"on {significant} of {len(gains)} tests"
-    return (
-        f"With a tenth of the captions, PSH gains {low_to_high([gain[0] for gain in gains])} BLEU, "
-        f"significantly {where}."
-    )
-
-
-def longer_sentence(longer: Mapping[str, Any]) -> str:
-    """Whether the gains are more than faster learning."""
-    if not longer:
-        return "Whether the gains are more than faster learning has not been measured: all models have 4,000 updates."
-    before, seeds = longer["before"], longer["seeds"]
-    after_row, before_row = (row_of(part["rows"], "PSH") for part in (longer, before))
-    after, usual = (part["scores"]["transformer"] for part in (longer, before))
-    text = (
-        f"Are these gains only faster learning? With 8,000 updates instead of 4,000 (French, {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'}), the plain Transformer reaches {after:.2f} BLEU instead of {usual:.2f}, "
-        f"and PSH gains {interval(after_row['gain'])} instead of {interval(before_row['gain'])}"
-    )
-    syntax, before_syntax = (twin_of(row, "linear").get("syntax") for row in (after_row, before_row))
-    if syntax:
-        text += f"; the parse − *linear* is {interval(syntax)} instead of {interval(before_syntax)}"
-    return f"{text}."
+def longer_table(longer: Mapping[str, Any]) -> Table:
+    """French after twice as many updates."""
+    rows: list[list[Cell]] = []
+    for updates, part in {"4,000": longer.get("before", {}), "8,000": longer}.items():
+        row = row_of(part.get("rows", []), "PSH")
+        plain = f"{part['scores']['transformer']:.2f}" if part else NOT_RUN
+        twin = twin_of(row, "linear")
+        rows.append([updates, plain, row.get("gain"), twin.get("gain"), twin.get("syntax"), seeds_in(row)])
+    head = ["updates", "plain", "PSH − plain", "*linear* − plain", "the parse − *linear*", "seeds"]
+    return table("BLEU, French, the same seeds", head, rows)
 
 
 # -- the quality of the parse ------------------------------------------------------------------------------------------
@@ -226,36 +146,28 @@ def parse_rows() -> list[tuple[str, str, bool]]:
 
 def parse_table(quality: Mapping[str, Any], metric: str = "BLEU") -> Table:
     """What is gained over the plain Transformer, by system and parse."""
-    rows = []
+    rows: list[list[Cell]] = []
     for parse, title in PARSES.items():
         accuracy = quality["attachment"].get(parse, quality["attachment"].get(f"{parse}.sharp"))
-        row = [title, NOT_RUN if accuracy is None else f"{accuracy:.0f}"]
-        for system in PARSE_SYSTEMS:
-            row.append(_cell(quality, name_of(system, parse), metric))
-        row.append(_cell(quality, name_of("LDD", parse, sure=False), metric) if parse.startswith("wrong") else "")
-        rows.append(row)
-    plain = quality["rows"].get("transformer")
-    notes = [
-        f"{metric} over the plain Transformer, 95 % intervals over sentences and seeds; bold: significant; (n): seeds"
-    ]
-    if plain:
-        notes.insert(0, f"the plain Transformer has {plain['score'][metric]:.2f} {metric} ({seeds_of(plain['seeds'])})")
+        names = [name_of(system, parse) for system in PARSE_SYSTEMS]
+        estimates = [_gain(quality, name, metric) for name in names]
+        unsure: Cell = _gain(quality, name_of("LDD", parse, sure=False), metric) if parse.startswith("wrong") else ""
+        seeds = {name: row["seeds"] for name, row in quality["rows"].items()}
+        of_seeds = counted(seeds, dict(zip(PARSE_SYSTEMS, names)))
+        rows.append([title, NOT_RUN if accuracy is None else f"{accuracy:.0f}", *estimates, unsure, of_seeds])
+    notes = [f"{metric} over the plain Transformer, 95 % intervals over sentences and seeds"]
+    if plain := quality["rows"].get("transformer"):
+        notes.insert(0, f"the plain Transformer has {plain['score'][metric]:.2f} {metric}; seeds: {plain['seeds']}")
     for against, title in (("gain", "the plain Transformer"), ("to_gold", "the same system with gold trees")):
-        smallest = detectable(quality, against, metric)
-        if smallest is not None:
-            found = f"the smallest difference from {title} that would be found four times in five"
-            notes.append(f"{found}: {smallest:.1f} {metric} (median of the rows)")
-    return Table(
-        f"ATIS English–Turkish, {quality['sentences']} sentences",
-        ["trained and tested on", "UAS", *PARSE_SYSTEMS, "LDD, unsure"],
-        rows,
-        notes,
-    )
+        if (smallest := detectable(quality, against, metric)) is not None:
+            notes.append(f"{DETECTABLE}; from {title}: {smallest:.1f} {metric} (median of the rows)")
+    head = ["trained and tested on", "UAS", *PARSE_SYSTEMS, "LDD, unsure", "seeds"]
+    return table(f"ATIS English–Turkish, {quality['sentences']} sentences", head, rows, notes)
 
 
-def _cell(quality: Mapping[str, Any], name: str, metric: str) -> str:
+def _gain(quality: Mapping[str, Any], name: str, metric: str) -> Cell:
     row = quality["rows"].get(name)
-    return f"{interval(row['gain'][metric])} ({row['seeds']})" if row and row["gain"] else NOT_RUN
+    return row["gain"][metric] if row and row["gain"] else None
 
 
 def detectable(quality: Mapping[str, Any], against: str, metric: str = "BLEU") -> float | None:
@@ -264,32 +176,8 @@ def detectable(quality: Mapping[str, Any], against: str, metric: str = "BLEU") -
     Args:
         against: ``gain``, from the plain Transformer, or ``to_gold``, from the same system with gold trees
     """
-    values = [row[against][metric][3] for row in quality["rows"].values() if row[against]]
+    values = [row[against][metric][4] for row in quality["rows"].values() if row[against]]
     return median(values) if values else None
-
-
-def quality_sentence(quality: Mapping[str, Any] | None) -> str:
-    """What wrong arcs cost."""
-    rows = (quality or {"rows": {}})["rows"]
-    losses = {
-        system: row["to_gold"]["BLEU"]
-        for system in PARSE_SYSTEMS
-        if (row := rows.get(f"{system}.random")) and row["to_gold"]
-    }
-    if not quality or not losses:
-        return "What a parser's errors cost is being measured with gold trees."
-    costly = [f"{system} {-figures[0]:.1f}" for system, figures in losses.items() if is_significant(figures)]
-    seeds = min(rows[f"{system}.random"]["seeds"] for system in losses)
-    smallest = detectable(quality, "to_gold")
-    tested = f"Random trees in place of gold ones ({quality['attachment']['random']:.0f} % of the heads right)"
-    power = f"; the smallest difference that {quality['sentences']} sentences would show is {smallest:.1f} BLEU"
-    of_seeds = seeds_of(seeds)
-    not_costly = [system for system in losses if not is_significant(losses[system])]
-    parts = [
-        f"cost {listed(costly)} BLEU" if costly else "",
-        f"make no significant difference to {listed(not_costly)}" if not_costly else "",
-    ]
-    return f"{tested} {listed([part for part in parts if part])} ({of_seeds}){power}."
 
 
 def draw_quality(quality: Mapping[str, Any]) -> Figure:
@@ -339,49 +227,32 @@ def page(results: Mapping[str, Any]) -> str:
     """The page of the atlas, or of the languages alone where the results are those of other recipes."""
     languages = results["languages"]
     is_atlas = "multi30k" in results
-    titles = ["One English text in six languages", "The same text: label embeddings and PASCAL"]
-    others = others_table(languages, titles[1] if is_atlas else "Other systems")
     first, controls = next(iter(planned(languages).items()))
-    corpora = corpora_of(results)
+    with_placebo = list(dict.fromkeys([PLACEBO, *controls])) if is_atlas else controls
+    corpora, mean = corpora_of(results), results.get("mean") or {}
     beside = others_beside(corpora, first)
+    title = "One English text in six languages, sinusoids" if is_atlas else "Gains by language"
     parts = {
-        "languages": languages_table(languages, titles[0] if is_atlas else "Gains by language").render("markdown"),
-        "others": others.render("markdown") if len(planned(languages)) > 1 else "",
+        "mean": mean_table(mean, first, with_placebo[:2]).render("markdown") if is_atlas or mean else "",
+        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, with_placebo[:2], metric)),
+        "plain": in_both_metrics(lambda metric: plain_table(corpora, first, controls, metric)),
+        "beside": beside.render("markdown") if beside else "",
+        "languages": languages_table(languages, title).render("markdown"),
+        "others": others_table(languages, "Other systems").render("markdown") if len(planned(languages)) > 1 else "",
         "metrics": other_metrics(languages),
         "penalties": length_penalties(results.get("length_penalty", {})),
         "where": where(languages),
-        "more": more_about(languages),
-        "correlations": correlations(languages),
-        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls, metric)),
-        "beside": beside.render("markdown") if beside else "",
     }
-    sentences = [languages_sentence(languages), relative_sentence(corpora, first)]
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
-        sentences = [
-            gains_sentence(tests),
-            syntax_sentence(tests),
-            f"One English text in six languages: {sentences[0]}",
-            sentences[1],
-            amounts_sentence(results["amounts"]),
-            quality_sentence(quality),
-        ]
         parts |= {
-            "longer": longer_sentence(results["longer"]),
+            "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),
             "quality": in_both_metrics(lambda metric: parse_table(quality, metric)) if quality else "Not run yet.",
             "controls": in_both_metrics(lambda metric: controls_table(tests, metric)),
         }
     template = (HERE / ("page.txt" if is_atlas else "page-of-languages.txt")).read_text(encoding="utf-8")
-    text = template.format(definitions=DEFINITIONS, sentences="\n".join(f"- {one}" for one in sentences), **parts)
-    return re.sub(r"\n{3,}", "\n\n", text)  # parts may be empty
-
-
-DEFINITIONS = """\
-*Significant*: the 95 % interval over sentences and seeds excludes 0; no correction for several comparisons. A *control*
-is the same system on parses of the same form with less syntax: *linear* (each word attaches to the one before; the
-labels stay), *random* (any tree), *relabelled* (the labels change places). The part of a gain that a control keeps is
-not due to syntax."""
+    return re.sub(r"\n{3,}", "\n\n", template.format(**parts))  # parts may be empty
 
 
 def main() -> int:
@@ -396,8 +267,9 @@ def main() -> int:
         parser.error("for results of your own recipes, give --output DIR: docs/ has the page of the atlas")
     (args.output / "figures").mkdir(parents=True, exist_ok=True)
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
+    first = next(iter(planned(results["languages"])))
     with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
-        save(draw_languages(results["languages"]), args.output / "figures" / "atlas-languages.svg")
+        save(draw_gains(results, first), args.output / "figures" / "atlas-languages.svg")
         if results.get("parse_quality"):
             save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")

@@ -1,155 +1,166 @@
-"""Relative positions, which need no parse, against systems that do: the tables and the sentence of the page."""
+"""The first tables and the picture: what a system gains on its parse, and on a placebo, over relative positions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from by_language import gains_head, named
-from wording import (
+from shared import (
+    MARKERS,
     NOT_RUN,
-    SEEDS,
-    Figures,
-    interval,
-    is_significant,
-    listed,
-    low_to_high,
+    PLACEBO,
+    WIDTH,
+    Cell,
+    counted,
+    differences,
+    differences_head,
+    new_figure,
     row_of,
-    seeds_of,
     shown,
+    table,
     twin_of,
+    with_zero,
 )
 
-from fairseq_syntax.lab.scoring.tables import Table
+from fairseq_syntax.lab.figures.plot import COLORS
+from fairseq_syntax.lab.scoring.intervals import Estimate
+from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table
 
-# What measure.py says of relative positions, by where: in French, on ATIS.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What measure.py says of relative positions, by corpus.
 Corpora = Mapping[str, Mapping[str, Any]]
+MEAN = "mean"
 
 
 def corpora_of(results: Mapping[str, Any]) -> Corpora:
     """The corpora of a page, in which relative positions may not have been run."""
-    corpora = {f"in {lang}": of.get("relative", {}) for lang, of in results["languages"].items()}
+    corpora = {lang: of.get("relative", {}) for lang, of in results["languages"].items()}
     quality = results.get("parse_quality")
-    return {**corpora, "on ATIS": quality.get("relative", {})} if quality else corpora
+    return {**corpora, "ATIS": quality.get("relative", {})} if quality else corpora
 
 
-def figures_of(corpus: Mapping[str, Any], kind: str, metric: str = "BLEU") -> Figures | None:
-    """What was measured in a corpus; None if it was not run.
+def beside(corpus: Mapping[str, Any], system: str, metric: str = "BLEU") -> Mapping[str, Any]:
+    """What a system with relative positions gains over these in a corpus; empty if it was not run."""
+    return row_of(corpus.get("metrics", {}).get(metric, {}).get("beside", []), system)
 
-    Args:
-        kind: ``gain`` of relative positions; against them, ``parse``, the page's first system, and ``control``, its
-            first control; with them, what a system gains, ``SYSTEM``, and what is syntax, ``SYSTEM.CONTROL``
-    """
-    row = corpus.get("metrics", {}).get(metric, {})
-    if kind in ("gain", "parse", "control"):
-        found: Figures | None = row.get(kind)
-        return found
-    system, _, control = kind.partition(".")
-    beside = row_of(row.get("beside", []), system)
-    return twin_of(beside, control).get("syntax") if control else beside.get("gain")
+
+def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str]) -> Table:
+    """What a system gains over relative positions in the mean of the languages: on its parse, and on controls."""
+    metrics, rows = mean.get("metrics", {}), []
+    of_metric = {metric: row_of(found, system) for metric, found in metrics.items()} or {"BLEU": {}}
+    kinds = {f"{shown(system)}, the parse − relative positions": (None, "gain")}
+    for control in controls:
+        kinds[f"{shown(system)}, *{control}* − relative positions"] = (control, "gain")
+        kinds[f"the parse − *{control}*"] = (control, "syntax")
+    for title, (control, kind) in kinds.items():
+        estimates = [(twin_of(row, control) if control else row).get(kind) for row in of_metric.values()]
+        detectable = estimates[0][4] if estimates[0] else None
+        rows.append(
+            [title, *estimates, "" if detectable is None else f"{detectable:.2f}", seeds_of(mean, system, control)]
+        )
+    head = ["mean of the languages", *of_metric, f"MDD, {next(iter(of_metric))}", "seeds"]
+    title = f"Mean of {len(mean.get('languages', []))} languages, with relative positions in every row"
+    return table(title, head, rows, ["each draw of the bootstrap takes the same pages in all languages", DETECTABLE])
+
+
+def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> str:
+    """The fewest seeds of a system on its parse, or on a control, in any of the languages."""
+    count = mean.get("seeds", {}).get(f"{system}.{control}" if control else system, 0)
+    return str(count)
 
 
 def relative_table(corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU") -> Table:
-    """What relative positions gain over the plain Transformer, and a system over them."""
-    columns = {"gain": "relative positions gain", "parse": f"{shown(system)} − relative"}
-    if controls:
-        columns["control"] = f"{shown(system)}, *{controls[0]}* − relative"
-    columns[system] = "both − relative"
-    if controls:
-        columns[f"{system}.{controls[0]}"] = f"both: the parse − *{controls[0]}*"
-    rows = []
-    for where, corpus in corpora.items():
-        row, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
-        plain = f"{row['plain']:.2f}" if row else NOT_RUN
-        gains = [interval(figures_of(corpus, kind, metric)) for kind in columns]
-        rows.append([where.partition(" ")[2], plain, *gains, str(seeds.get("relative", 0))])
-    head = ["corpus", "plain", *columns.values(), "seeds"]
-    notes = ["95 % intervals as in the tables of these corpora; bold: significant; seeds: of relative positions"]
-    title = f"{metric} of a plain Transformer with relative positions"
-    return Table(title, head, rows, notes)
+    """By corpus: relative positions, what a system gains over them on its parse and on controls."""
+    rows: list[list[Cell]] = []
+    for name, corpus in corpora.items():
+        found, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
+        score = f"{found['plain'] + found['gain'][0]:.2f}" if found else NOT_RUN
+        names = {"relative": "relative", "the parse": f"relative+{system}"}
+        names |= {control: f"relative+{system}.{control}" for control in controls}
+        suffixed = {n.replace(".gold", ""): count for n, count in seeds.items()}
+        row = beside(corpus, system, metric)
+        rows.append([name, score, *differences(row, controls), counted(suffixed, names)])
+    head = ["corpus", "relative", *differences_head(system, controls, "relative"), "seeds"]
+    return table(
+        f"{metric}: {shown(system)} and relative positions", head, rows, ["relative: relative positions alone"]
+    )
+
+
+def plain_table(corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU") -> Table:
+    """By corpus: what relative positions gain over sinusoids, and a system on sinusoids over relative positions."""
+    rows: list[list[Cell]] = []
+    for name, corpus in corpora.items():
+        found, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
+        plain = f"{found['plain']:.2f}" if found else NOT_RUN
+        estimates = [found.get(kind) for kind in ("gain", "parse", *(["control"] if controls else []))]
+        rows.append([name, plain, *estimates, counted(seeds, {"sinusoids": "transformer", "relative": "relative"})])
+    head = ["corpus", "sinusoids", "relative − sinusoids", f"{shown(system)} with sinusoids − relative"]
+    head += [f"{shown(system)}, *{controls[0]}*, with sinusoids − relative"] if controls else []
+    return table(f"{metric}: sinusoids and relative positions", [*head, "seeds"], rows)
 
 
 def others_beside(corpora: Corpora, system: str, metric: str = "BLEU") -> Table | None:
-    """What the other systems gain with relative positions, and what of it their controls do not; None if none was run.
+    """What the other systems gain with relative positions, and on their controls; None if none was run."""
+    rows: list[list[Cell]] = []
+    for name, corpus in corpora.items():
+        for row in corpus.get("metrics", {}).get(metric, {}).get("beside", []):
+            for control in (row["controls"] or {"": None}) if row["system"] != system else ():
+                twin = twin_of(row, control)
+                of_seeds = {"the parse": f"relative+{row['system']}", control: f"relative+{row['system']}.{control}"}
+                estimates = [row["gain"], twin.get("gain"), twin.get("syntax")]
+                rows.append([name, shown(row["system"]), control, *estimates, counted(corpus["seeds"], of_seeds)])
+    head = ["corpus", "system", "control", "the parse − relative", "control − relative", "the parse − control", "seeds"]
+    title = f"{metric}: other systems with relative positions"
+    return table(title, head, rows) if rows else None
 
-    Args:
-        system: the system that :func:`relative_table` is about
+
+def gains_by_language(results: Mapping[str, Any], system: str) -> tuple[str, dict[str, dict[str, Estimate]]]:
+    """What the picture shows: the baseline, and by language the gains of the parse and of controls over it.
+
+    The baseline is relative positions, or the recipes' own if relative positions have not been run with the system.
     """
-    columns = {
-        kind: title
-        for name, controls in beside(corpora).items()
-        if name != system
-        for kind, title in zip([name, *(f"{name}.{control}" for control in controls)], gains_head(name, controls))
-    }
-    if not columns:
-        return None
-    found = {where: [figures_of(corpus, kind, metric) for kind in columns] for where, corpus in corpora.items()}
-    rows = [[where.partition(" ")[2], *map(interval, row)] for where, row in found.items() if any(row)]
-    title = f"{metric} gained over a plain Transformer with relative positions, by other systems with them"
-    names = {kind.partition(".")[0] for kind in columns}
-    counts = [
-        count
-        for corpus in corpora.values()
-        for name, count in corpus.get("seeds", {}).items()
-        if name.removeprefix("relative+").partition(".")[0] in names
-    ]
-    seeds = seeds_of(counts[0]) if len({*counts}) == 1 else f"{low_to_high(counts, '{}')} seeds"
-    return Table(title, ["corpus", *columns.values()], rows, [f"{seeds} each"])
+    found: dict[str, dict[str, Estimate]] = {}
+    languages = results["languages"]
+    with_relative = {lang: beside(of.get("relative", {}), system) for lang, of in languages.items()}
+    if any(with_relative.values()):
+        mean = row_of(results.get("mean", {}).get("metrics", {}).get("BLEU", []), system)
+        for name, row in {MEAN: mean, **with_relative}.items():
+            found[name] = {"the parse": row["gain"]} if row else {}
+            if twin := twin_of(row, PLACEBO):
+                found[name][PLACEBO] = twin["gain"]
+        return "relative positions", found
+    for lang, of in languages.items():
+        row = row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system)
+        found[lang] = {"the parse": row["gain"]} if row else {}
+        found[lang] |= {control: twin["gain"] for control, twin in row.get("controls", {}).items()}
+    return "the baseline", found
 
 
-def beside(corpora: Corpora) -> dict[str, list[str]]:
-    """The systems that were run with relative positions, each with its controls."""
-    found: dict[str, list[str]] = {}
-    for corpus in corpora.values():
-        for row in corpus.get("metrics", {}).get("BLEU", {}).get("beside", []):
-            controls = found.setdefault(row["system"], [])
-            controls += [control for control in row["controls"] if control not in controls]
-    return found
-
-
-def relative_sentence(corpora: Corpora, system: str) -> str:
-    """What relative positions gain, how a system compares with them, and what systems and controls add to them."""
-    found = {where: corpus for where, corpus in corpora.items() if corpus.get("metrics")}
-    if not found:
-        return f"Whether {shown(system)} gives more than relative positions has not been measured yet."
-    fewest = min(min(corpus["seeds"].values()) for corpus in found.values())
-    few = f" ({seeds_of(fewest)})" if fewest < SEEDS else ""
-    gains = verdicts(corpora, "gain")
-    text = f"In BLEU, relative positions, which need no parse, make a plain Transformer {gains}"
-    if compared := verdicts(corpora, "parse"):
-        text += f". In comparison, {shown(system)} without them is {compared}"
-    for name, its_controls in beside(corpora).items():
-        text += f". With them, {shown(name)} is {verdicts(corpora, name)}"
-        for control in its_controls[:1]:
-            if syntax := verdicts(corpora, f"{name}.{control}", f" on *{control}* trees"):
-                text += f"; on the parse, it is {syntax}"
-    return f"{text}{few}."
-
-
-def verdicts(corpora: Corpora, kind: str, other: str = "") -> str:
-    """``significantly better in French (+1.0) and not significantly different on ATIS (+0.5)``; empty if not run.
-
-    Args:
-        other: with what it is compared, if that has to be said: `` on *linear* trees``
-    """
-    groups: dict[str, dict[str, float]] = {"better": {}, "worse": {}, "different": {}}
-    for where, corpus in corpora.items():
-        if figures := figures_of(corpus, kind):
-            verdict = ("better" if figures[0] > 0 else "worse") if is_significant(figures) else "different"
-            groups[verdict][where] = figures[0]
-    parts = []
-    for verdict, places in groups.items():
-        if places:
-            doubt, than = ("not ", " from that") if verdict == "different" else ("", " than")
-            compared = f"{than}{other}" if other else ""
-            sizes = low_to_high(list(places.values()), "{:+.1f}")
-            parts.append(f"{doubt}significantly {verdict}{compared} {named_places(places, corpora)} ({sizes})")
-            other = ""  # said once
-    return listed(parts)
-
-
-def named_places(places: Collection[str], of: Collection[str]) -> str:
-    """``in French and German and on ATIS``, or ``in all six languages``."""
-    languages, every = ([place[3:] for place in each if place.startswith("in ")] for each in (places, of))
-    others = [place for place in places if not place.startswith("in ")]
-    return " and ".join([*([f"in {named(languages, every)}"] if languages else []), *others])
+def draw_gains(results: Mapping[str, Any], system: str) -> Figure:
+    """The gain of the parse and of the placebo, a row for each language; what has not been run is said."""
+    baseline, gains = gains_by_language(results, system)
+    figure = new_figure(WIDTH, 1.2 + 0.42 * len(gains))
+    axes = figure.subplots()
+    with_zero(axes.axvline, axes)
+    kinds = list(dict.fromkeys(kind for of in gains.values() for kind in of)) or ["the parse"]
+    expected = [*kinds, *([PLACEBO] if PLACEBO not in kinds and baseline == "relative positions" else [])]
+    for at, of in enumerate(gains.values()):
+        for place, kind in enumerate(expected):
+            height = at + 0.25 * place
+            if kind in of:
+                value, low, high = of[kind][:3]
+                form: Any = {"fmt": MARKERS.get(kind, "v"), "color": COLORS[place], "markersize": 5, "label": kind}
+                axes.errorbar([value], [height], xerr=[[value - low], [high - value]], **form)
+            else:
+                where: Any = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
+                axes.annotate(f"{kind}: {NOT_RUN}", (0, height), color=COLORS[place], **where)
+    handles, labels = axes.get_legend_handles_labels()
+    if unique := dict(zip(labels, handles)):
+        at_top: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": len(unique), "frameon": False}
+        axes.legend(unique.values(), unique.keys(), **at_top)
+    axes.set_yticks(range(len(gains)), list(gains))
+    axes.set_ylim(len(gains) - 0.4, -0.4)  # the first on top
+    axes.set_xlabel(f"BLEU of {shown(system)} over {baseline}")
+    return figure

@@ -23,6 +23,7 @@ from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
+from fairseq_syntax.lab.scoring.intervals import shown as _shown
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
@@ -32,8 +33,8 @@ try:
     import measure
     import page
     import relative
+    import shared
     import word_order
-    import wording
 finally:
     sys.path.remove(str(ATLAS))
 
@@ -122,65 +123,30 @@ def test_the_page_is_that_of_the_results(tmp_path, monkeypatch):
         assert now and now == kept, path
 
 
-def test_sentences_say_significant_where_the_interval_excludes_zero(results):
-    tests = results["multi30k"]
-    before = page.gains_sentence(tests)
-    changed = copy.deepcopy(tests)
-    for metrics in changed.values():
-        for row in metrics["BLEU"]:
-            if row["system"] == "PASCAL":
-                row["gain"] = [7.04, 5.0, 9.0]
-            if row["system"] == "PSH":
-                row["gain"] = [0.5, -0.5, 1.5]
-    after = page.gains_sentence(changed)
-    gaining, others = (sentence.partition(";") for sentence in (before, after))
-    assert "PSH" in gaining[0] and "PASCAL" in gaining[2]
-    assert "PASCAL" in others[0] and "PSH" in re.split(r"\W", others[2]) and "7.0" in others[0]
+def test_the_figures_of_the_first_paragraph_are_those_of_the_results(results):
+    """It is written by hand; what has been run since, and what it says of the placebo, too."""
+    text = page.page(results)
+    claim = text.partition("![")[0].partition("\n\n")[2]
+    mean = {metric: shared.row_of(rows, "PSH") for metric, rows in results["mean"]["metrics"].items()}
+    stated = [float(number.replace("−", "-")) for number in re.findall(r"[+−-]\d+\.\d+", claim)]
+    assert stated == pytest.approx([*mean["BLEU"]["gain"][:3], *mean["chrF"]["gain"][:3]], abs=0.0051)
+    assert ("has not been" in claim) is not bool(shared.twin_of(mean["BLEU"], shared.PLACEBO))
+    assert f"{results['mean']['seeds']['PSH']} seed".replace("1", "one") in " ".join(claim.split())
+    chains = [shared.twin_of(relative.beside(of["relative"], "PSH"), "linear") for of in results["languages"].values()]
+    lost = [-shared.twin_of(mean["BLEU"], "linear")["gain"][0], -min(twin["gain"][0] for twin in chains)]
+    assert f"chains cost {lost[0]:.2f} BLEU in the mean, and {lost[1]:.2f} in" in " ".join(text.split())
+    readme = " ".join((ATLAS.parents[1] / "README.md").read_text("utf-8").split())
+    gains = [of["relative"]["metrics"]["BLEU"]["gain"][0] for of in results["languages"].values()]
+    assert f"{mean['BLEU']['gain'][0]:.2f} BLEU" in readme and f"{-mean['chrF']['gain'][0]:.2f} chrF" in readme
+    assert f"{min(gains):.1f} to {max(gains):.1f} BLEU" in readme
 
 
-def test_a_system_that_was_not_run_on_both_tests_is_not_said_to_gain(results):
-    tests = copy.deepcopy(results["multi30k"])
-    for number, metrics in enumerate(tests.values()):
-        left_out = ("CSH+PSH", "UDD") if number else ("CSH+PSH",)
-        metrics["BLEU"] = [row for row in metrics["BLEU"] if row["system"] not in left_out]
-    sentence = page.gains_sentence(tests)
-    assert "CSH+PSH" not in sentence and "UDD" not in sentence and "PSH" in sentence.partition(";")[0]
-
-
-def test_figures_of_the_sentences_are_those_of_the_results(results):
-    gains = [
-        row["gain"][0]
-        for metrics in results["multi30k"].values()
-        for row in metrics["BLEU"]
-        if wording.is_significant(row["gain"])
-    ]
-    stated = re.findall(r"\d+\.\d", page.gains_sentence(results["multi30k"]))
-    assert [float(one) for one in stated] == pytest.approx([min(gains), max(gains)], abs=0.05)
-
-
-def test_what_controls_keep_is_said_of_every_system_that_gains(results):
-    def of(kept, syntax, seeds):
-        return {"gain": [1, 0, 2], "kept": kept and [kept, 0, 1], "syntax": syntax, "seeds": seeds}
-
-    one = [
-        {"system": "PSH", "gain": [2, 1, 3], "controls": {"linear": of(0.5, [1.0, 0.5, 1.5], 3)}},
-        {"system": "sennrich_haddow", "gain": [2, 1, 3], "controls": {"relabelled": of(0.75, [0.5, -0.5, 1.5], 2)}},
-        {"system": "PASCAL", "gain": [2, -1, 3], "controls": {"linear": of(None, [0.5, -0.5, 1.5], 3)}},
-    ]
-    other = copy.deepcopy(one)
-    other[0]["controls"]["linear"] = of(0.25, [1.5, -0.1, 2.0], 3)
-    tests = {"test_2016": {"BLEU": one}, "test_2017": {"BLEU": other}}
-    text = page.syntax_sentence(tests)
-    assert "PSH keeps of its gain 25 to 50 % with *linear* trees (significantly less on one test)" in text
-    assert "S&H keeps of its gain 75 % with *relabelled* trees (not significantly less, 2 seeds)" in text
-    assert "PASCAL" not in text
-    labels = [{**one[1], "controls": {"linear": of(0.75, [0.5, -0.5, 1.5], 3)}}]  # which are those of the parse
-    assert "S&H" not in page.syntax_sentence({"test_2016": {"BLEU": labels}, "test_2017": {"BLEU": labels}})
-    for rows in (one, other):
-        rows[0]["controls"]["linear"] = of(-0.25, [2.5, 1.5, 3.5], 3)
-    assert "PSH keeps of its gain nothing with *linear* trees (significantly less)" in page.syntax_sentence(tests)
-    table = page.controls_table(tests).render("text")
-    assert "*relabelled*, 2 seeds" in table and table.count("2 seeds") == 1
+def test_bold_figures_survive_the_correction_of_their_table():
+    """Of two tables with the same interval, that with more tests has none in bold."""
+    estimate = [1.0, 0.1, 1.9, 0.02, 1.2]
+    few, many = (shared.table("", ["a"], [[estimate]] * count).render("markdown") for count in (2, 3))
+    assert few.count("**") == 4 and "**" not in many
+    assert "2 tests" in few and "3 tests" in many
 
 
 PLANNED = {"PSH": ["linear", "random"], "sennrich_haddow": ["relabelled"], "PASCAL": ["linear"]}
@@ -189,91 +155,38 @@ SIX = ("German", "French", "Hungarian", "Turkish", "Chinese", "Japanese")
 
 
 def test_a_page_of_other_numbers_of_runs(results):
-    """With nothing run, and with all rows of a language."""
+    """With nothing run, and with a language, each row with its seeds and each control beside the baseline."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
     empty["languages"] = dict.fromkeys(SIX, NOTHING)
-    assert wording.NOT_RUN in page.page(empty)
-    row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}
-    for control in ("linear", "random"):
-        row["controls"][control] = {"gain": [1.5, 0.5, 2.5], "syntax": [1.0, -0.5, 2.5]}
-    seeds = dict.fromkeys(("transformer", "PSH", "PSH.linear", "PSH.random"), 3)
+    assert shared.NOT_RUN in page.page(empty)
+    row = {"system": "PSH", "gain": [2.5, 1.0, 4.0, 0.001], "controls": {}}
+    for number, control in enumerate(("linear", "random")):
+        row["controls"][control] = {"gain": [1.5 + number, 0.5, 2.5, 0.6], "syntax": [-1.25, -2.5, 0.5, 0.4]}
+    seeds = {"transformer": 3, "PSH": 2, "PSH.linear": 1, "PSH.random": 1}
     measured = {"BLEU": {"scores": {"transformer": 8.0}, "rows": [row], "signature": "tok:13a"}}
+    chrf = {**row, "gain": [-2.0, -3.0, -1.0, 0.3]}
+    measured["chrF"] = {"scores": {"transformer": 30.0}, "rows": [chrf]}
     full = copy.deepcopy(empty)
-    full["languages"]["German"] = {**NOTHING, "order": {"crossing": 0.05}}
-    turkish = {**NOTHING, "order": {"crossing": 0.3}, "sentences": 99, "groups": 9, "seeds": seeds, "metrics": measured}
-    full["languages"]["Turkish"] = turkish
-    text = by_language.more_about(full["languages"])
-    assert "30 %" in text and "5 %" in text and "chrF" not in text
-    assert "2.5" in (said := by_language.languages_sentence(full["languages"])) and "gains significantly" in said
-    chrf = {**row, "gain": [-2.0, -3.0, -1.0]}
-    turkish["metrics"] = {**measured, "chrF": {"scores": {"transformer": 30.0}, "rows": [chrf]}}
-    turkish["lengths"] = {"transformer": 95.5, "PSH": 89.25, "PSH.linear": 90.0}
-    in_chrf = by_language.more_about(full["languages"]).removeprefix(text)
-    assert "chrF" in in_chrf and "loses significantly in Turkish" in in_chrf and "gains" not in in_chrf
+    full["languages"]["Turkish"] = {**NOTHING, "order": {"crossing": 0.3}, "sentences": 99, "groups": 9, "seeds": seeds,
+                                    "metrics": measured, "lengths": {"transformer": 95.5, "PSH": 89.25}}  # fmt: skip
+    of_turkish = next(row for row in by_language.languages_table(full["languages"], "").rows if row[0] == "Turkish")
+    assert of_turkish[1:4] == ["30 %", "8.00", "**+2.50 (+1.00\u00a0to\u00a0+4.00)**"]
+    assert [cell[:5] for cell in of_turkish[4:8]] == ["+1.50", "-1.25", "+2.50", "-1.25"]
+    assert of_turkish[8] == "3 (plain), 2 (the parse), 1 (linear, random)"
     others = by_language.other_metrics(full["languages"])
-    assert wording.interval([-2.0, -3.0, -1.0]) in others
-    assert f"| Turkish | length, % | 95.5 | -6.2 | -0.8 | {wording.NOT_RUN} |" in others
-    assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
-    row["gain"] = [-2.5, -4.0, -1.0]
-    assert "loses significantly in Turkish" in by_language.languages_sentence(full["languages"])
-    row["gain"] = [2.5, 1.0, 4.0]
-    by_language.draw_languages(full["languages"])
+    assert "-2.00" in others and f"| Turkish | length, % | 95.5 | -6.2 | {shared.NOT_RUN} |" in others
+    text = page.page(full)
+    assert "**+2.50" in text and "| Turkish |" in text
+    without = next(row for row in by_language.others_table(full["languages"], "").rows if row[1] == "S&H")
+    assert all(language in without[0] for language in SIX) and without[3] == shared.NOT_RUN
+    relative.draw_gains(full, "PSH")
 
 
 def test_a_page_of_one_system():
     languages = {"Czech": {**NOTHING, "systems": {"GCN": []}}}
     text = page.page({"languages": languages})
-    assert "| Czech |" in text and "GCN gains" in text and "PASCAL" not in text and "Other systems" not in text
-    by_language.draw_languages(languages)
-
-
-def test_every_row_of_the_recipes_is_on_the_page():
-    languages = {lang: dict(NOTHING) for lang in SIX}
-    rows, seeds = [], {"transformer": 3}
-    for number, (system, controls) in enumerate(PLANNED.items(), start=1):
-        row = {"system": system, "gain": [number, 0.5, 9.0], "controls": {}}
-        seeds[system] = 2
-        for control in controls:
-            row["controls"][control] = {"gain": [0, -1, 1], "syntax": [-number, -9.0, -0.5]}
-            seeds[f"{system}.{control}"] = 1
-        rows.append(row)
-    languages["Japanese"] |= {"seeds": seeds, "metrics": {"BLEU": {"scores": {"transformer": 8.0}, "rows": rows}}}
-    tables = [
-        by_language.languages_table(languages, "").render("text"),
-        by_language.others_table(languages, "").render("text"),
-    ]
-    (of_heads, japanese) = (next(line for line in table.splitlines() if "Japanese" in line) for table in tables)
-    assert "+1.00" in of_heads and "3 (plain), 2 (PSH), 1 (linear, random)" in of_heads
-    for number, controls in enumerate(list(PLANNED.values())[1:], start=2):
-        assert f"+{number}.00" in japanese and f"-{number}.00" in japanese
-        assert f"1 ({', '.join(controls)})" in japanese
-    assert wording.NOT_RUN in tables[1]
-    text = by_language.languages_sentence(languages)
-    assert "PASCAL is significantly worse than with *linear* trees in Japanese (1 seed)." in text
-    languages["Japanese"]["seeds"] = dict.fromkeys(seeds, 3)
-    assert "seed" not in by_language.languages_sentence(languages)
-
-
-def test_correlations_with_word_order():
-    def of(crossing: float, gain: float, syntax: float) -> dict:
-        row = {"system": "PSH", "gain": [gain, 0, 0], "controls": {"linear": {"syntax": [syntax, 0, 0]}}}
-        return {**NOTHING, "order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
-
-    assert by_language.correlations({"German": of(0.1, 1, 1), "Turkish": of(0.3, 2, 2)}) == ""
-    languages = {"German": of(0.1, 1, -1), "Hungarian": of(0.2, 2, -2), "Turkish": of(0.3, 3, -3)}
-    text = by_language.correlations(languages)
-    assert "+1.00 (+1.00 to +1.00)" in text and "-1.00 (-1.00 to -1.00)" in text
-    points = np.array([[0.1, 1], [0.2, 2], [0.3, 3], [0.4, 0]])
-    least = min(np.corrcoef(np.delete(points, one, axis=0).T)[0, 1] for one in range(4))
-    text = by_language.correlations({**languages, "Japanese": of(0.4, 0, 0)})
-    assert f"({least:+.2f} to +1.00)" in text, "without Japanese, all are on a line"
-    assert "0.95 " in text, "the smallest correlation of four points that is significant"
-
-
-def test_the_smallest_significant_correlations():
-    for points, smallest in by_language.LEAST_CORRELATION.items():
-        t = stats.t.ppf(0.975, points - 2)
-        assert smallest == pytest.approx(t / np.sqrt(points - 2 + t * t), abs=5e-4)
+    assert "| Czech |" in text and "GCN" in text and "PASCAL" not in text and "Other systems" not in text
+    relative.draw_gains({"languages": languages}, "GCN")
 
 
 OWN = """
@@ -352,8 +265,12 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     of_sentences = alone.difference("PSH", "transformer")
     assert found["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
-    assert gain[1] > 0 and text.count(wording.interval(gain)) >= 2 and "PSH gains significantly in back (" in text
-    assert all(f"| {name} | {wording.NOT_RUN} |" in text for name in ("there", "back"))
+    assert gain[1] > 0 and _shown(gain, "\u00a0to\u00a0") in text
+    assert all(f"| {name} | {shared.NOT_RUN} |" in text for name in ("there", "back"))
+    mean = json.loads(results.read_text())["mean"]
+    of_mean = {row["system"]: row["gain"][0] for row in mean["metrics"]["BLEU"]}
+    of_each = [row["gain"][0] for one in found.values() for row in one["relative"]["metrics"]["BLEU"]["beside"]]
+    assert mean["languages"] == ["there", "back"] and of_mean["PSH"] == pytest.approx(np.mean(of_each), abs=3e-4)
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
 
@@ -408,7 +325,7 @@ def test_what_was_measured_meanwhile_stays(tmp_path, monkeypatch):
         length_penalty.main()
 
 
-def test_where_another_length_penalty_changes_the_sign_of_a_gain():
+def test_gains_with_another_length_penalty():
     def of(gain, before):
         penalties = {"plain": {"best": 1.0, "test": [9.0, 10.0]}, "S": {"best": 0.2, "test": [0.0, 10.0 + before]}}
         row = {"system": "S", "seeds": 1, "gain": [gain, gain - 1, gain + 1], "controls": {}}
@@ -416,43 +333,27 @@ def test_where_another_length_penalty_changes_the_sign_of_a_gain():
         about = {"baseline": "plain", "systems": {"S": []}, "order": None, "seeds": {"plain": 1, "S": 1}}
         return {**about, "tried": [0.8, 1.0], "usual": 1.0, "penalties": penalties, "metrics": metrics}
 
-    text = by_language.length_penalties({"A": of(0.5, -0.25), "B": of(2.0, 1.5)})
-    assert "the sign of S's gain changes in A" in text and "gains significantly in B" in text
-    assert re.search(r"\| A \| 1 / 0.2 \| 10.00 \| \+0.50 .* \| -0.25 \|", text)
-    assert "changes in no language" in by_language.length_penalties({"A": of(0.5, 0.25), "B": of(-2.0, -1.5)})
+    text = by_language.length_penalties({"A": of(0.5, -0.25)})
+    assert re.search(r"\| A \| 1 / 0.2 \| 10.00 \| \+0.50 .* \| -0.25 \| 1 \|", text)
     assert by_language.length_penalties({}) == ""
 
 
 def test_the_detectable_difference_is_the_median_of_the_rows():
-    rows = {str(mdd): {"gain": {"BLEU": [0, 0, 0, mdd]}, "to_gold": {}} for mdd in (3.0, 1.0, 8.0, 2.0)}
+    rows = {str(mdd): {"gain": {"BLEU": [0, 0, 0, 0.5, mdd]}, "to_gold": {}} for mdd in (3.0, 1.0, 8.0, 2.0)}
     assert page.detectable({"rows": rows}, "gain") == 2.5
     assert page.detectable({"rows": rows}, "to_gold") is None
 
 
-def test_twice_the_updates():
-    def of(score: float, gain: float, syntax: float) -> dict:
-        row = {"system": "PSH", "gain": [gain, 1.0, 4.0], "controls": {"linear": {"syntax": [syntax, -4, 1]}}}
-        return {"scores": {"transformer": score}, "rows": [row]}
-
-    text = page.longer_sentence({**of(30.25, 2.5, -1.5), "seeds": 1, "before": of(20.75, 3.5, -2.25)})
-    assert all(figure in text for figure in ("30.25", "+2.50", "-1.50", "20.75", "+3.50", "-2.25", "1 seed)"))
-    assert "not been measured" in page.longer_sentence({})
-
-
-def test_less_data(results):
-    row = {
-        "system": "PSH",
-        "gain": [2.5, 1.0, 4.0],
-        "controls": {"linear": {"gain": [1, 0, 2], "syntax": [1.5, -1, 4]}},
-    }
+def test_parts_that_have_not_been_run_are_said_to_be_so(results):
+    row = {"system": "PSH", "seeds": 1, "gain": [2.5, 1.0, 4.0], "controls": {}}
+    row["controls"]["linear"] = {"gain": [1, 0, 2], "syntax": [1.5, -1, 4], "seeds": 1}
+    longer = {"scores": {"transformer": 30.25}, "rows": [row]}
+    after = page.longer_table(longer).rows[1]
+    assert after[1] == "30.25" and [cell[:5] for cell in after[2:5]] == ["+2.50", "+1.00", "+1.50"]
+    assert page.longer_table({}).rows[1][1:4] == [shared.NOT_RUN] * 3
     part = {name: {"BLEU": [row]} for name in results["multi30k"]}
-    amounts = {"tenth": {"seeds": {"PSH": 3}, **part}}
-    text = page.amounts_sentence(amounts)
-    assert "2.5" in text and f"{len(part)} of {len(part)}" in text
-    row["gain"] = [2.5, -1.0, 6.0]
-    assert "on no test" in page.amounts_sentence(amounts)
-    table = page.amounts_table(amounts, results["multi30k"]).render("text")
-    assert "+1.50 (-1.00\u00a0to\u00a0+4.00)" in table and wording.NOT_RUN in table
+    rows = page.amounts_table({"tenth": part}, results["multi30k"]).rows
+    assert rows[0][2].startswith("+2.50") and rows[0][3] == shared.NOT_RUN and rows[0][-1].startswith("1/0/")
 
 
 def test_languages_differ_in_the_language_alone(results):
@@ -502,44 +403,38 @@ def test_relative_positions_against_what_needs_a_parse(results):
     """What they gain over plain, and supervised heads over them, is what supervised heads gain over plain."""
     for language in results["languages"].values():
         for metric, row in language.get("relative", {"metrics": {}})["metrics"].items():
-            heads = wording.row_of(language["metrics"][metric]["rows"], "PSH")
+            heads = shared.row_of(language["metrics"][metric]["rows"], "PSH")
             assert row["gain"][0] + row["parse"][0] == pytest.approx(heads["gain"][0], abs=3e-4)
-            linear = wording.twin_of(heads, "linear")["gain"]
+            linear = shared.twin_of(heads, "linear")["gain"]
             assert row["gain"][0] + row["control"][0] == pytest.approx(linear[0], abs=3e-4)
 
 
-def test_what_is_said_of_relative_positions():
-    bleu = {"plain": 20.25, "gain": [2.25, 1, 3], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2], "beside": []}
-    row = {"system": "PSH", "gain": [-0.25, -1, 1], "controls": {"linear": {"syntax": [1.5, 1, 2]}}}
-
-    def of(seeds, **more):
-        metrics = {"BLEU": bleu | more, "chrF": bleu | more}
-        return {"seeds": {"transformer": 3, "relative": seeds}, "metrics": metrics}
-
-    corpora = {"in French": of(2), "in German": {}, "on ATIS": of(3, beside=[row])}
-    french, german, atis = relative.relative_table(corpora, "PSH", ["linear"]).rows
-    assert french[:2] == ["French", "20.25"] and french[-2:] == [wording.NOT_RUN, "2"] and german[-1] == "0"
-    figures = [*(bleu[kind] for kind in ("gain", "parse", "control")), row["gain"], [1.5, 1, 2]]
-    assert atis[2:-1] == list(map(wording.interval, figures))
-    assert "linear" not in relative.relative_table(corpora, "PSH", []).render("text")
-    assert relative.others_beside(corpora, "PSH") is None
-    text = relative.relative_sentence(corpora, "PSH")
-    assert "significantly better in French and on ATIS (+2.2)" in text
-    assert "significantly worse in French and on ATIS (-1.5)" in text
-    assert "not significantly different on ATIS (-0.2)" in text
-    assert "significantly better than on *linear* trees on ATIS (+1.5)" in text and text.endswith("(2 seeds).")
-    other = {"system": "sennrich_haddow", "gain": [0.5, 0.25, 1], "controls": {}}
-    corpora["in German"] = of(3, gain=[-1, -2, -0.5], beside=[row, other])
-    corpora["in German"]["seeds"]["relative+sennrich_haddow"] = 1
-    text = relative.relative_sentence(corpora, "PSH")
-    assert "significantly better in French and on ATIS (+2.2) and significantly worse in German (-1.0)" in text
-    assert "With them, S&H is significantly better in German (+0.5) (1 seed)." in text
-    table = relative.others_beside(corpora, "PSH")
-    assert table.rows == [["German", wording.interval([0.5, 0.25, 1])]] and "1 seed" in table.notes[0]
-    corpora["in French"] = of(2, beside=[row])
-    text = relative.relative_sentence(corpora, "PSH")
-    assert "not significantly different in both languages and on ATIS (-0.2)" in text
-    assert "not been measured" in relative.relative_sentence({"in German": {}}, "PSH")
+def test_the_tables_of_relative_positions():
+    row = {"system": "PSH", "gain": [-0.25, -1, 1, 0.5, 0.9], "controls": {}}
+    row["controls"]["linear"] = {"gain": [-1.75, -2, -1, 0.001, 0.9], "syntax": [1.5, 1, 2, 0.001, 0.9]}
+    other = {"system": "sennrich_haddow", "gain": [0.5, 0.25, 1, 0.02, 0.9], "controls": {}}
+    bleu = {"plain": 20.25, "gain": [2.25, 1, 3, 0.001, 0.9], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
+    metrics = {metric: {**bleu, "beside": [row, other]} for metric in ("BLEU", "chrF")}
+    seeds = {"transformer": 3, "relative": 2, "relative+PSH.gold": 1, "relative+sennrich_haddow": 1}
+    corpora = {"French": {}, "ATIS": {"seeds": seeds, "metrics": metrics}}
+    french, atis = relative.relative_table(corpora, "PSH", ["shuffled", "linear"]).rows
+    assert french[1:] == [shared.NOT_RUN] * 6 + ["0"]
+    assert atis[1] == "22.50" and [cell[:5] for cell in atis[2:7]] == ["-0.25", "not r", "not r", "**-1.", "**+1."]
+    assert atis[7] == "2 (relative), 1 (the parse)"
+    assert relative.plain_table(corpora, "PSH", ["linear"]).rows[1][1] == "20.25"
+    (of_labels,) = relative.others_beside(corpora, "PSH").rows
+    assert of_labels[:2] == ["ATIS", "S&H"] and "+0.50" in of_labels[3] and of_labels[-1] == "1"
+    assert relative.others_beside({"French": {}}, "PSH") is None
+    mean = {"languages": ["French"], "seeds": {"PSH": 1}, "metrics": {"BLEU": [row]}}
+    rows = relative.mean_table(mean, "PSH", ["shuffled", "linear"]).rows
+    assert [row[1][:5] for row in rows] == ["-0.25", "not r", "not r", "**-1.", "**+1."] and rows[0][2:] == [
+        "0.90",
+        "1",
+    ]
+    results = {"languages": {"French": {"relative": corpora["ATIS"]}}, "mean": mean}
+    baseline, gains = relative.gains_by_language(results, "PSH")
+    assert baseline == "relative positions" and list(gains) == [relative.MEAN, "French"]
+    assert gains["French"] == {"the parse": row["gain"]}
 
 
 def test_the_bootstrap_draws_pages(capsys):

@@ -8,11 +8,11 @@ significant by chance; its tests are therefore one family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, holm
 
-Estimate = Sequence[float]
+Estimate = Sequence[Any]  # of floats; p may be None
 
 
 class Marks(NamedTuple):
@@ -34,13 +34,18 @@ def if_enough(estimate: Estimate, count: int) -> Estimate:
 
 def shown(estimate: Estimate, to: str = " to ") -> str:
     """A signed estimate with its interval, if it has one: ``+1.26 (+0.60 to +1.92)``."""
-    value, *rest = estimate
+    value, *rest = estimate[:3]
     return f"{value:+.2f} ({rest[0]:+.2f}{to}{rest[1]:+.2f})" if rest else f"{value:+.2f}"
+
+
+def p_of(estimate: Estimate) -> float | None:
+    """The p value of an estimate; None if it was not tested."""
+    return estimate[3] if len(estimate) > 3 else None
 
 
 def survivors(estimates: Sequence[Estimate]) -> list[bool]:
     """Which of the estimates of a table are significant at the 5 % level with Holm's correction for its tests."""
-    p = [estimate[3] if len(estimate) > 3 else float("nan") for estimate in estimates]
+    p = [float("nan") if p is None else p for p in map(p_of, estimates)]
     return [adjusted < 0.05 for adjusted in holm(p)]
 
 
@@ -62,6 +67,8 @@ def cells(
         return marks.form.format(shown(cell, marks.to)) if next(significant) else shown(cell, marks.to)
 
     texts = [[text(cell) for cell in row] for row in rows]
-    tests = sum(len(estimate) > 3 for estimate in estimates)
+    tests = sum(p_of(estimate) is not None for estimate in estimates)
     correction = f" with Holm's correction for the {tests} tests of this table" if tests > 1 else ""
-    return texts, [f"{marks.name}: significant, p < 0.05{correction}"] if tests else []
+    notes = [f"{marks.name}: significant, p < 0.05{correction}"] if tests else []
+    untested = sum(len(estimate) > 1 and p_of(estimate) is None for estimate in estimates)
+    return texts, [*notes, "without marks: differences of older results, which were not tested"] if untested else notes
