@@ -50,16 +50,14 @@ def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str]) ->
     """What a system gains over relative positions in the mean of the languages: on its parse, and on controls."""
     metrics, rows = mean.get("metrics", {}), []
     of_metric = {metric: row_of(found, system) for metric, found in metrics.items()} or {"BLEU": {}}
-    kinds = {f"{shown(system)}, the parse − relative positions": (None, "gain")}
+    kinds: dict[str, tuple[str | None, str]] = {f"{shown(system)}, the parse − relative positions": (None, "gain")}
     for control in controls:
         kinds[f"{shown(system)}, *{control}* − relative positions"] = (control, "gain")
         kinds[f"the parse − *{control}*"] = (control, "syntax")
-    for title, (control, kind) in kinds.items():
-        estimates = [(twin_of(row, control) if control else row).get(kind) for row in of_metric.values()]
-        detectable = estimates[0][4] if estimates[0] else None
-        rows.append(
-            [title, *estimates, "" if detectable is None else f"{detectable:.2f}", seeds_of(mean, system, control)]
-        )
+    for title, (other, kind) in kinds.items():
+        estimates = [(twin_of(row, other) if other else row).get(kind) for row in of_metric.values()]
+        smallest = f"{estimates[0][4]:.2f}" if estimates[0] else ""
+        rows.append([title, *estimates, smallest, seeds_of(mean, system, other)])
     head = ["mean of the languages", *of_metric, f"MDD, {next(iter(of_metric))}", "seeds"]
     title = f"Mean of {len(mean.get('languages', []))} languages, with relative positions in every row"
     return table(title, head, rows, ["each draw of the bootstrap takes the same pages in all languages", DETECTABLE])
