@@ -146,4 +146,7 @@ $(VENV)/.package: $(VENV)/.fairseq setup.py pyproject.toml
 	  { echo "$(VENV) is the environment of $$owner: name another, as in make VENV=.venv" >&2; exit 1; }
 	@echo "installing fairseq_syntax, and what its tests and extras need: a few minutes"
 	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation -e '.[dev]'
+	@# fairseq requires torchaudio, of which this package needs nothing. One that does not load beside this PyTorch
+	@# would keep transformers from importing its models.
+	@$(BIN)/python -c 'import torchaudio' 2>/dev/null || $(PIP) uninstall --yes torchaudio
 	@echo '$(CURDIR)' > $@

@@ -10,7 +10,7 @@ parse. If transformers is installed, the two models are compared, and nothing is
 from argparse import Namespace
 from shlex import quote
 
-from fairseq_syntax.cli.arguments import OUTPUT_FOLDER
+from fairseq_syntax.cli.arguments import OUTPUT_FOLDER, SEVERAL
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.runtime.console import finished
 
@@ -21,6 +21,7 @@ ARGUMENTS = [
     Option("-t --target-lang LANG", "the target language, likewise"),
     Option("--source-name NAME", "the source language as a multilingual model names it, if otherwise (eng_Latn)"),
     Option("--target-name NAME", "the target language, likewise"),
+    Option("--keep-pieces TEXT", "keep only the pieces of these texts, in both languages", **SEVERAL, default=[]),
 ]
 COMMAND = Command(__doc__, "start", ARGUMENTS, step=2, needs_fairseq=True)
 
@@ -35,7 +36,11 @@ def main(args: Namespace) -> None:
         args.target_lang,
         source_name=args.source_name,
         target_name=args.target_name,
+        keep_pieces=args.keep_pieces,
     )
+    if args.keep_pieces:
+        counts = zip(("source", "target"), imported.symbols, imported.dropped)
+        print("; ".join(f"{side}: {kept} symbols kept, {dropped} dropped" for side, kept, dropped in counts))
     if imported.comparison is None:
         print("not compared with transformers, which is not installed: pip install 'fairseq-syntax[transformers]'")
     else:

@@ -20,6 +20,7 @@ from fairseq_syntax.data.directory import dictionary_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
+from fairseq_syntax.runtime.files import read_lines
 from fairseq_syntax.use.exported import CHECKPOINT, IMPORTED, Exported, new_folder
 from fairseq_syntax.use.from_transformers import (
     MADE_UP,
@@ -59,12 +60,14 @@ class Imported:
         family: the kind of model
         parameters: their number
         symbols: the sizes of the dictionaries of source and target
+        dropped: how many symbols ``keep_pieces`` has left out of each
         comparison: with transformers; None if it is not installed
     """
 
     family: str
     parameters: int
     symbols: tuple[int, int]
+    dropped: tuple[int, int]
     comparison: Comparison | None
 
 
@@ -77,6 +80,7 @@ def import_model(
     *,
     source_name: str | None = None,
     target_name: str | None = None,
+    keep_pieces: Sequence[str | os.PathLike[str]] = (),
 ) -> Imported:
     """Atomically write a folder with the checkpoint, its dictionaries and segmentation, and a README.
 
@@ -85,6 +89,8 @@ def import_model(
         output: the folder to write, which must not exist or be empty
         source_lang, target_lang: the languages, which name the files (default: those of the folder's tokenizer)
         source_name, target_name: the same languages as a multilingual model names them, if otherwise (``eng_Latn``)
+        keep_pieces: texts, of which only the pieces stay in the vocabulary, with special symbols and language tokens
+            (default: all pieces)
 
     Raises:
         SyntaxDataError: the folder is not a model that can be imported, or ``output`` cannot be written; or the
@@ -92,6 +98,9 @@ def import_model(
     """
     pretrained = read_pretrained(Path(folder), source_name or source_lang, target_name or target_lang)
     langs = _languages(pretrained, source_lang, target_lang)
+    before = tuple(len(vocabulary.symbols) for vocabulary in pretrained.vocabularies.values())
+    if keep_pieces:
+        pretrained.keep(_pieces_in(pretrained, keep_pieces))
     with new_folder(output) as part:
         for side, lang in langs.items():
             dictionary = Dictionary()
@@ -126,7 +135,19 @@ def import_model(
         (part / OPTIONS).write_text(_train_options(pretrained) + "\n", encoding="utf-8")
         exported.save(part)
         (part / "README.md").write_text(_readme(pretrained, exported), encoding="utf-8")
-    return Imported(pretrained.family, size, (len(task.source_dictionary), len(task.target_dictionary)), comparison)
+    symbols = len(task.source_dictionary), len(task.target_dictionary)
+    dropped = before[0] - symbols[0], before[1] - symbols[1]
+    return Imported(pretrained.family, size, symbols, dropped, comparison)
+
+
+def _pieces_in(pretrained: Pretrained, paths: Sequence[str | os.PathLike[str]]) -> dict[str, set[str]]:
+    """The pieces of texts by the segmentation of each side."""
+    kept: dict[str, set[str]] = {side: set() for side in pretrained.segmenters}
+    for path in paths:
+        for line in read_lines(path):
+            for side, segmenter in pretrained.segmenters.items():
+                kept[side].update(segmenter.encode_text(line))
+    return kept
 
 
 def _languages(pretrained: Pretrained, source: str | None, target: str | None) -> dict[str, str]:

@@ -303,6 +303,21 @@ def test_weights_pickled_alone_are_read(theirs, tmp_path):
     assert import_model(folder, tmp_path / "out").comparison is not None
 
 
+@pytest.mark.parametrize("family", ["separate", "nllb"])
+def test_only_the_pieces_of_a_text_are_kept(theirs, imported, tmp_path, family):
+    """The model computes the same of them, which the import itself compares, and knows no others."""
+    text, langs = tmp_path / "text.en", LANGS.get(family, ())
+    text.write_text("\n".join(binarized.DE) + "\n")
+    cut = import_model(theirs / family, tmp_path / "out", *langs, keep_pieces=[text])
+    assert cut.comparison is not None and min(cut.dropped) > 20
+    small, whole = (Translator.load(folder, device="cpu") for folder in (tmp_path / "out", imported / family))
+    dictionary, segmenter = small.task.source_dictionary, small.task.segmenter("source")
+    pieces = {piece for word in binarized.DE for piece in segmenter.encode_text(word)}
+    languages = set(small.task.source_dictionary.symbols) & set(Exported.load(tmp_path / "out").languages.values())
+    assert set(dictionary.symbols[4:]) == pieces & set(whole.task.source_dictionary.symbols) | languages
+    assert len(languages) == (3 if family == "nllb" else 0)
+
+
 def test_a_model_that_computes_something_else_is_not_saved(theirs, tmp_path):
     """transformers computes nothing that config.json does not say; here it says what the weights are not."""
     folder = broken(theirs, tmp_path)
