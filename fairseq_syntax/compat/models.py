@@ -106,11 +106,15 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
 
 
 def forget_embedding_files(options: Any) -> None:
-    """Load checkpoints without the files of ``--encoder-embed-path``, since checkpoints contain the vectors."""
-    for name in ("encoder_embed_path", "decoder_embed_path"):
-        if getattr(options, name, None):
+    """Load checkpoints without the files of ``--encoder-embed-path``, since checkpoints contain the vectors.
+
+    fairseq's LSTM freezes (``--encoder-freeze-embed``) only vectors of a file; a loaded model is not trained.
+    """
+    for side in ("encoder", "decoder"):
+        if getattr(options, f"{side}_embed_path", None):
             with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
-                setattr(options, name, None)
+                setattr(options, f"{side}_embed_path", None)
+                setattr(options, f"{side}_freeze_embed", False)
 
 
 def ignore_syntax(model: nn.Module) -> None:

@@ -18,6 +18,8 @@ from toy_data import fairseq
 from untrained import untrained
 from ways import logged
 
+from fairseq_syntax.use.loading import load_models
+
 # Four updates an epoch.
 SIZES = {"--max-tokens": None, "--batch-size": 15, "--required-batch-size-multiple": 1}
 PLAIN = {"--arch": "transformer", "--encoder-layers": 1, "--max-epoch": 2, **SIZES}
@@ -321,14 +323,16 @@ def losing(train: Trainings) -> None:
     """Options of the model and of the criterion."""
     found = train("--report-accuracy", ignore_prefix_size=1, max_epoch=1).valid[0]
     assert 0 <= found["accuracy"] <= 100 and found["loss"] != train.default.valid[0]["loss"]
+    # An LSTM freezes embeddings that it has read from a file, and its checkpoint can be loaded without it.
     vectors = next(train.folders)
-    vectors.write_text(f"man {' '.join(['0.5'] * 32)}\n", encoding="utf-8")
-    given = (
-        x for side in ("encoder", "decoder") for x in (f"--{side}-freeze-embed", f"--{side}-embed-path", str(vectors))
-    )
-    frozen = untrained(train.data, "lstm", *given).model
-    fixed = {name for name, parameter in frozen.named_parameters() if not parameter.requires_grad}
-    assert fixed == {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
+    vectors.write_text("".join(f"{piece} {' '.join(['0.5'] * 16)}\n" for piece in "aeinst"), encoding="utf-8")
+    given = dict.fromkeys(("encoder_embed_path", "decoder_embed_path"), vectors)
+    sizes = {f"{side}_{name}": None for side in ("encoder", "decoder") for name in ("ffn_embed_dim", "attention_heads")}
+    frozen = train("--encoder-freeze-embed", "--decoder-freeze-embed", arch="lstm", **given, **sizes, max_epoch=1)
+    vectors.unlink()
+    (model,), _, _ = load_models([frozen.folder / "checkpoint_last.pt"], train.data, device="cpu")
+    for side in (model.encoder, model.decoder):
+        assert side.embed_tokens.weight[4:].eq(0.5).all(dim=1).any(), "a piece has the vector that was read"
     dropped = untrained(train.data, "transformer", "--relu-dropout", "0.3", "--attention-dropout", "0.2").model
     for layer in (*dropped.encoder.layers, *dropped.decoder.layers):
         assert (layer.activation_dropout_module.p, layer.self_attn.dropout_module.p) == (0.3, 0.2)
