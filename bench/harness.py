@@ -73,19 +73,27 @@ def circumstances() -> dict[str, Any]:
 
 
 def in_turn(
-    ours: Callable[[], Any], plain: Callable[[], Any], *, pairs: int = 5, warmup: int = 1, repeat: int = 1
+    ours: Callable[[], Any],
+    plain: Callable[[], Any],
+    *,
+    pairs: int = 5,
+    warmup: int = 1,
+    repeat: int = 1,
+    in_process: bool = False,
 ) -> list[tuple[float, float]]:
     """Seconds of each of two functions, A B A B …; the arguments are those of :func:`compare`."""
+    by_cpu = in_process and torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    clock = time.process_time if by_cpu else time.perf_counter
 
     def timed(function: Callable[[], Any]) -> float:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        begin = time.perf_counter()
+        begin = clock()
         for _ in range(repeat):
             function()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / repeat
+        return (clock() - begin) / repeat
 
     return [(timed(ours), timed(plain)) for _ in range(warmup + pairs)][warmup:]
 
@@ -100,6 +108,7 @@ def compare(
     warmup: int = 1,
     repeat: int = 1,
     detail: dict[str, Any] | None = None,
+    in_process: bool = False,
 ) -> dict[str, Any]:
     """Time two functions that do the same work, and record the ratio of their speeds.
 
@@ -109,9 +118,11 @@ def compare(
         warmup: untimed pairs before
         repeat: calls per timing, for functions that take less than some milliseconds
         detail: kept with the result
+        in_process: whether all work is done in this process; on one CPU thread, the processor's time is then taken,
+            which other programs do not lengthen
     """
 
-    times = in_turn(ours, plain, pairs=pairs, warmup=warmup, repeat=repeat)
+    times = in_turn(ours, plain, pairs=pairs, warmup=warmup, repeat=repeat, in_process=in_process)
     seconds = {
         "ours_seconds": statistics.median(t[0] for t in times),
         "plain_seconds": statistics.median(t[1] for t in times),

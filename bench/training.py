@@ -1,4 +1,4 @@
-"""Training steps of every system against fairseq's own model of the same size, each with its own criterion."""
+"""Training steps of every system, with the loss in chunks, against fairseq's own model and criterion of that size."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ TRANSFORMER = (
     "--decoder-layers 3 --decoder-attention-heads 4"
 )
 LSTM = "--encoder-bidirectional --encoder-hidden-size 256"  # else fairseq's own sizes, 512 everywhere
-SMOOTHED = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
-HEADS = "--criterion supervised_head --label-smoothing 0.1"
-PLAIN = {"transformer": f"transformer {SMOOTHED}", "lstm": f"lstm {SMOOTHED}"}
+FAIRSEQS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
+OURS = "--criterion chunked_cross_entropy --label-smoothing 0.1"
+PLAIN = {"transformer": f"transformer {FAIRSEQS}", "lstm": f"lstm {FAIRSEQS}"}
 # An architecture and its options, by the name of the measure.
 TRAINED = {
-    "pascal_transformer": f"pascal_transformer --pascal-heads 2 {SMOOTHED}",
-    "ldd_transformer": f"ldd_transformer {SMOOTHED}",
-    "gcn_transformer": f"gcn_transformer {SMOOTHED}",
-    "relative_depth_transformer": f"relative_depth_transformer {SMOOTHED}",
-    "structural_positions_transformer": f"structural_positions_transformer {SMOOTHED}",
-    "supervised_head_transformer": f"supervised_head_transformer {HEADS}",
-    "lisa_transformer": "lisa_transformer --criterion lisa --label-smoothing 0.1",
-    "parser_free_pascal_transformer": f"parser_free_pascal_transformer {HEADS}",
-    "parser_free_ldd_transformer": f"parser_free_ldd_transformer {HEADS}",
-    "dbsa_transformer": f"dbsa_transformer {HEADS}",
+    "transformer": f"transformer {OURS}",
+    "lstm": f"lstm {OURS}",
+    "pascal_transformer": f"pascal_transformer --pascal-heads 2 {OURS}",
+    "ldd_transformer": f"ldd_transformer {OURS}",
+    "gcn_transformer": f"gcn_transformer {OURS}",
+    "relative_positions_transformer": f"relative_positions_transformer {OURS}",
+    "sennrich_haddow_transformer": f"sennrich_haddow_transformer --label-features deprel:16 {OURS}",
+    "relative_depth_transformer": f"relative_depth_transformer {OURS}",
+    "structural_positions_transformer": f"structural_positions_transformer {OURS}",
+    "supervised_head_transformer": f"supervised_head_transformer {OURS}",
+    "lisa_transformer": f"lisa_transformer {OURS}",
+    "parser_free_pascal_transformer": f"parser_free_pascal_transformer {OURS}",
+    "parser_free_ldd_transformer": f"parser_free_ldd_transformer {OURS}",
+    "dbsa_transformer": f"dbsa_transformer {OURS}",
     **{
-        f"{name}_lstm": f"{name}_lstm {SMOOTHED}"
+        f"{name}_lstm": f"{name}_lstm {OURS}"
         for name in ("dlaa", "local_attention", "sdrnmt1", "sdrnmt2", "senmt", "tree2seq", "gcn")
     },
 }
@@ -93,7 +97,7 @@ def train(name: str) -> None:
     directory = corpus.corpus(sentences=1500, vocabulary=10000) if family == "lstm" else None
     ours, tokens = training(TRAINED[name], directory)
     plain, _ = training(PLAIN[family], directory)
-    compare(f"train/{name}", ours, plain, pairs=7, detail={"target_tokens": tokens})
+    compare(f"train/{name}", ours, plain, pairs=7, detail={"target_tokens": tokens}, in_process=True)
 
 
 for name in TRAINED:
@@ -105,4 +109,5 @@ def train_with_dropout() -> None:
     """LDD's dense form, which attention dropout needs."""
     ours, tokens = training(f"{TRAINED['ldd_transformer']} --attention-dropout 0.1")
     plain, _ = training(f"{PLAIN['transformer']} --attention-dropout 0.1")
-    compare("train/ldd_transformer_dropout", ours, plain, pairs=7, detail={"target_tokens": tokens, "form": "dense"})
+    detail = {"target_tokens": tokens, "form": "dense"}
+    compare("train/ldd_transformer_dropout", ours, plain, pairs=7, detail=detail, in_process=True)

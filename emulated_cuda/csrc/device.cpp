@@ -159,6 +159,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_log_softmax", &emulated::softmax<true>);
   m.impl("_softmax_backward_data", &softmax_backward<false>);
   m.impl("_log_softmax_backward_data", &softmax_backward<true>);
+  m.impl("mm.dtype", &product_in_float);
   m.impl("_thnn_fused_lstm_cell", &lstm_cell);
   m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   m.impl("_scaled_dot_product_efficient_attention", &attention);

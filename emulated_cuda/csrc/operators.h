@@ -196,6 +196,16 @@ inline Tensor wide(const Tensor& t) {
   return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16 ? t.to(at::kFloat) : t;
 }
 
+// A matrix product of half precision that is written as it was summed, in float32.
+inline Tensor product_in_float(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  const bool half = a.scalar_type() == at::kHalf || a.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(half && type == at::kFloat, "out_dtype is float32, of factors of half precision");
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "mat1 and mat2 must have the same dtype");
+  return one_kernel("aten::mm", {a, b}, 2 * a.size(0) * a.size(1) * b.size(1), [](std::vector<Tensor>& in) {
+    return std::vector<Tensor>{at::mm(wide(in[0]), wide(in[1]))};
+  })[0];
+}
+
 // Softmax adds up in float32, and can read half precision and write float32.
 template <bool logarithm>
 Tensor softmax(const Tensor& self, int64_t dim, bool half_to_float) {
