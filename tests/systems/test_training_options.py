@@ -325,7 +325,7 @@ def losing(train: Trainings) -> None:
     assert 0 <= found["accuracy"] <= 100 and found["loss"] != train.default.valid[0]["loss"]
     # An LSTM freezes embeddings that it has read from a file, and its checkpoint can be loaded without it.
     vectors = next(train.folders)
-    vectors.write_text("".join(f"{piece} {' '.join(['0.5'] * 16)}\n" for piece in "aeinst"), encoding="utf-8")
+    vectors.write_text("".join(f"{piece} {' '.join(['0.5'] * 16)}\n" for piece in ("a", "▁MAN")), encoding="utf-8")
     given = dict.fromkeys(("encoder_embed_path", "decoder_embed_path"), vectors)
     sizes = {f"{side}_{name}": None for side in ("encoder", "decoder") for name in ("ffn_embed_dim", "attention_heads")}
     frozen = train("--encoder-freeze-embed", "--decoder-freeze-embed", arch="lstm", **given, **sizes, max_epoch=1)
