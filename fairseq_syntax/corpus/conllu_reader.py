@@ -1,4 +1,8 @@
-"""Parsing and validation of CoNLL-U rows; see :mod:`fairseq_syntax.corpus.conllu`."""
+"""Parsing and validation of CoNLL-U rows; see :mod:`fairseq_syntax.corpus.conllu`.
+
+The package conllu reads the format too, into a dictionary per word. This reader gives one record per text line, checks
+trees, ranges and arcs, and names the row that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fairseq_syntax.corpus.cycles import cycle_through
 from fairseq_syntax.corpus.line_numbers import Block, LineNumbers, is_blank, natural
-from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
+from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, owner
 from fairseq_syntax.errors import quoted
 from fairseq_syntax.runtime.files import decode_line
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from fairseq_syntax.corpus.cycles import cycle_through, without_cycles
 from fairseq_syntax.corpus.words import Span, single_spaced, unspaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 
@@ -119,18 +120,6 @@ def is_tree(heads: Sequence[int]) -> bool:
     return roots == 1 and cycle_through(heads) is None
 
 
-def cycle_through(heads: Sequence[int]) -> int | None:
-    """The first word on a cycle of 0-based heads, where a root is its own head; None if all words are below a root."""
-    ancestors = list(heads)  # the parents, then those two, four, eight … steps up
-    for _ in range(len(heads).bit_length()):
-        further = [ancestors[ancestor] for ancestor in ancestors]
-        if further == ancestors:
-            break
-        ancestors = further
-    # So many steps lead to a root or onto a cycle, and the words of a cycle to one another.
-    return min((ancestor for ancestor in ancestors if heads[ancestor] != ancestor), default=None)
-
-
 def depths(heads: Sequence[int]) -> list[int]:
     """The depth of each word: the number of arcs between it and its root. A root is its own head."""
     depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
@@ -143,17 +132,6 @@ def depths(heads: Sequence[int]) -> list[int]:
         for step, below in enumerate(reversed(path), 1):
             depth[below] = depth[word] + step
     return depth
-
-
-def without_cycles(heads: Sequence[int]) -> list[int]:
-    """The 0-based heads with the first word of each cycle as a root, its own head, as models treat them.
-
-    Tokens of several words can cause cycles if their words have heads on both sides.
-    """
-    trees = list(heads)
-    while (first := cycle_through(trees)) is not None:
-        trees[first] = first
-    return trees
 
 
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:

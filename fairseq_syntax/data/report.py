@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fairseq_syntax.corpus.cycles import ends_in_cycle
 from fairseq_syntax.corpus.parsed_line import draw_tree
 from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, unescape
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
@@ -143,10 +144,7 @@ def _cyclic(flat: FlatSyntax[np.ndarray]) -> int:
     starts = np.cumsum(n_words) - n_words
     outside = flat.head >= n_words[sentence]
     parent = np.where(outside, np.arange(len(flat.head)), flat.head + starts[sentence])
-    above = parent
-    for _ in range(int(n_words.max(initial=1)).bit_length() + 1):  # more steps upward than a sentence has words
-        above = above[above]
-    return len(np.unique(sentence[parent[above] != above]))
+    return len(np.unique(sentence[ends_in_cycle(parent, int(n_words.max(initial=1)).bit_length())]))
 
 
 def _histogram(counter: Counter) -> list[str]:

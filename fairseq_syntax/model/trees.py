@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_syntax.corpus.cycles import ends_in_cycle
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.devices import full_precision
 from fairseq_syntax.model.neighbourhoods import word_grid
@@ -86,7 +87,7 @@ class Forest(Paths):
         if heads is not None and lengths is not None:
             words = lengths.words.astype(np.int64)
             self._host_parent = heads + np.repeat(words.cumsum() - words, words)
-            may_have_cycles = has_cycle(self._host_parent, steps)
+            may_have_cycles = bool(ends_in_cycle(self._host_parent, steps).any())
         self._syntax, self._line = syntax, syntax.batch_of_word
         super().__init__(syntax.parent, steps, may_have_cycles)
 
@@ -204,16 +205,8 @@ def between_pieces(syntax: SyntaxBatch, between_words: Tensor) -> Tensor:
     return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1))
 
 
-def has_cycle(parent: np.ndarray, steps: int) -> bool:
-    """Whether there is a cycle among the words' parents; arguments as in :class:`Paths`."""
-    ancestor = parent
-    for _ in range(steps):
-        ancestor = ancestor[ancestor]
-    return bool((parent[ancestor] != ancestor).any())
-
-
 def without_cycles(parent: Tensor, steps: int) -> Tensor:
-    """Make the first word of each cycle a root; arguments as in :class:`Paths`."""
+    """:func:`.cycles.without_cycles` of all words of a batch at once, on any device; arguments as in :class:`Paths`."""
     word = torch.arange(parent.numel(), device=parent.device)
     ancestor, first = parent, word
     for _ in range(steps):

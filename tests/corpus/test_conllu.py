@@ -8,6 +8,7 @@ import io
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from data_errors import data_error
 from hypothesis import given, settings
@@ -26,8 +27,9 @@ from fairseq_syntax.corpus.conllu import (
     write_conllu,
 )
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
+from fairseq_syntax.corpus.cycles import cycle_through, ends_in_cycle
 from fairseq_syntax.corpus.header import header
-from fairseq_syntax.corpus.parsed_line import check_parse, cycle_through
+from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
@@ -216,6 +218,7 @@ def test_cycles_against_walks(n, rng):
 
     found = cycle_through(heads)
     assert (found is None) == all(map(ends, range(n)))
+    assert ends_in_cycle(np.array(heads), n.bit_length()).tolist() == [not ends(word) for word in range(n)]
     if found is not None:
         word, seen = heads[found], 0
         while word != found and seen <= n:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
 from fairseq_syntax.cli import main as command
-from fairseq_syntax.corpus.parsed_line import depths, draw_tree, without_cycles
+from fairseq_syntax.corpus.cycles import without_cycles
+from fairseq_syntax.corpus.parsed_line import depths, draw_tree
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import list_numbers
