@@ -83,7 +83,10 @@ def main(args: Namespace) -> int:
         print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
         lines = prompted(lines, prompt)
     count = bad = 0
-    cut = CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
+    cut, unknown = (
+        CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
+        for _ in range(2)
+    )
 
     with (
         opened(args.output) as file,
@@ -100,6 +103,8 @@ def main(args: Namespace) -> int:
                     print(f"fairseq-syntax translate: error: {where}: {best.error}", file=sys.stderr)
                 if best.cut:
                     cut.add(f"{where}: may be cut: {cut_short(best).replace('max_len_b', '--max-len-b')}")
+                if best.unknown:
+                    unknown.add(f"{where}: unknown words: {len(best.unknown)} of {best.words}")
                 file.write(best.text + "\n")
                 if links is not None:  # one line per sentence, even if it is empty
                     links.write((written(best.alignment, args.alignments) if best.alignment else "") + "\n")
@@ -107,6 +112,7 @@ def main(args: Namespace) -> int:
             count += len(chunk)
             bar.update(len(chunk))
     cut.end("lines that may be cut")
+    unknown.end("lines with unknown words")
     if args.output != "-":
         finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {quote(args.output)}")
     if args.alignments:

@@ -1,7 +1,6 @@
-"""The input pipeline of interactive use: sentences are parsed, segmented and batched with their syntax.
+"""The input of a translation: lines become encoded lines, which carry their tokens and syntax, and a dataset.
 
-``fairseq-interactive`` builds its batches from tokens only. So the syntax of the last encoded lines is kept here, and
-attached to the batch with their tokens.
+fairseq-interactive builds its batches from tokens alone: :class:`InteractiveBatches` gives them their syntax back.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -51,6 +50,26 @@ def token_ids(pieces: Sequence[str], dictionary: Any) -> torch.Tensor:
     return tokens
 
 
+@dataclass
+class EncodedLine:
+    """A line of input as a model reads it.
+
+    Attributes:
+        line: the text, or the parse, that was given
+        parse: its parse, whose tokens have their number of pieces; None without one
+        tokens: [T] int64, with ``</s>``
+    """
+
+    line: Sentence
+    parse: ParsedLine | None
+    tokens: torch.Tensor
+
+    @property
+    def real_parse(self) -> ParsedLine | None:
+        """The parse; None if only its tokens are meaningful."""
+        return self.parse if self.parse is None or self.parse.parsed else None
+
+
 class InteractiveInput:
     """Parses, segments and indexes lines for a task.
 
@@ -69,12 +88,6 @@ class InteractiveInput:
         if source_tag and task.needs("source"):
             raise SyntaxDataError("does not apply to models that read a parse", option="--source-tag")
         self.task, self.chosen_parser, self.source_tag = task, parser, source_tag
-        # The lines encoded last, each with its parse (if any), whose tokens have their number of pieces.
-        self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
-        self._tokens: list[torch.Tensor] = []  # of these lines
-        # Collated batches: tokens, the numbers of the sentences among all input, syntax (if needed).
-        self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
-        self._read = 0
 
     @cached_property
     def parser(self) -> Parser:
@@ -134,13 +147,12 @@ class InteractiveInput:
         """The parse of each line: the one it contains, otherwise the parser's.
 
         Args:
-            numbers: the numbers of the lines for messages, 0-based and ascending (default: consecutive over the buffers
-                of fairseq-interactive)
+            numbers: the numbers of the lines for messages, 0-based and ascending (default: consecutive from 0)
 
         Raises:
             SyntaxDataError: the parse of a line is invalid, or the parser is not available
         """
-        numbers = self._numbers(lines, numbers)
+        numbers = range(len(lines)) if numbers is None else numbers
         brought = dict(zip(numbers, self._brought_parses(lines, numbers)))
         raw = {n: str(line) for n, line in zip(numbers, lines) if brought[n] is None and not is_empty(line)}
         if raw and self.task.cfg.syntax_input == "conllu":
@@ -148,9 +160,6 @@ class InteractiveInput:
             raise SyntaxDataError(f"not CoNLL-U: {quoted(line)}", line=number + 1)
         parsed = {**brought, **self._parse_raw(raw)}
         return [parsed[number] or ParsedLine() for number in numbers]
-
-    def _numbers(self, lines: Sequence[Sentence], numbers: Sequence[int] | None) -> Sequence[int]:
-        return range(self._read, self._read + len(lines)) if numbers is None else numbers
 
     def _brings_parse(self, line: Sentence) -> bool:
         """Whether a line is a parse; text never is with ``--syntax-input text``."""
@@ -207,10 +216,8 @@ class InteractiveInput:
         tokens = [replace(token, pieces=len(pieces)) for token, pieces in zip(line.tokens, words)]
         return replace(line, tokens=tokens), [piece for pieces in words for piece in pieces]
 
-    def encode(
-        self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
-    ) -> tuple[list[torch.Tensor], list[int]]:
-        """Encode raw or parsed lines: token ids [T] and lengths; the syntax is kept for :meth:`dataset`.
+    def encode(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[EncodedLine]:
+        """Encode raw or parsed lines.
 
         For a model that needs no parse, raw text is not parsed, unless a parser was requested, whose tokens are used;
         lines may still contain a parse. If the data directory has no segmentation, raw text consists of pieces
@@ -219,72 +226,63 @@ class InteractiveInput:
         Args:
             numbers: see :meth:`parse`
         """
-        if numbers is None:
-            self._check_blocks(lines)
         cfg, segmenter = self.task.cfg, self.task.segmenter("source")
-        numbers = self._numbers(lines, numbers)
+        numbers = range(len(lines)) if numbers is None else numbers
         if self.needs or self.chosen_parser or cfg.syntax_parser not in ("", NO_PARSER) or cfg.syntax_parser_dir:
             parses: Sequence[ParsedLine | None] = self.parse(lines, numbers)
         else:
             parses = self._brought_parses(lines, numbers)
-        pieces, self._encoded = [], []
+        encoded = []
         for line, parse in zip(lines, parses):
             if parse is not None and not self.cuts_text:
-                parse, of_line = self.segment(parse)
+                parse, pieces = self.segment(parse)
             else:
                 text = str(line) if parse is None else self._words_in_text(line, parse)[0]
-                of_line = segmenter.encode_text(text) if segmenter else text.split()
-            pieces.append(of_line)
-            self._encoded.append((line, parse))
-        if self.source_tag:
-            pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
-        self._tokens = [token_ids(p, self.task.source_dictionary) for p in pieces]
-        return self._tokens, [t.numel() for t in self._tokens]
+                pieces = segmenter.encode_text(text) if segmenter else text.split()
+            if self.source_tag:
+                pieces = [self.source_tag, *pieces, self.source_tag]
+            encoded.append(EncodedLine(line, parse, token_ids(pieces, self.task.source_dictionary)))
+        return encoded
 
-    def before_constraints(self, lines: list[Sentence]) -> list[Sentence]:
-        """Lines of fairseq-interactive, which with ``--constraints`` takes what follows a tab for one.
+    def before_constraints(self, lines: list[Sentence], first: int) -> list[Sentence]:
+        """Lines of fairseq-interactive, from number ``first``, where with ``--constraints`` a tab begins constraints.
 
         Raises:
             SyntaxDataError: they are rows of CoNLL-U blocks
         """
         if str(self.task.cfg.syntax_input) != "auto":
             return lines
-        self._check_blocks(lines)
+        self.check_blocks(lines, first)
         return [with_written_tabs(line) if isinstance(line, str) else line for line in lines]
 
-    def _check_blocks(self, lines: Sequence[Sentence]) -> None:
+    def check_blocks(self, lines: Sequence[Sentence], first: int) -> None:
         """Raises SyntaxDataError if lines of fairseq-interactive are the rows of CoNLL-U blocks."""
         if str(self.task.cfg.syntax_input) == "text":
             return
-        for number, line in zip(self._numbers(lines, None), lines):
+        for number, line in enumerate(lines, first):
             if is_row_of_block(line):
                 message = "a row of CoNLL-U, but each line is read as a sentence"
                 hint = "give conllu for a file of blocks"
                 raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
 
-    def parses(self) -> list[ParsedLine | None]:
-        """The parses of the lines encoded last; None for lines without one. Tokens have their number of pieces."""
-        return [parsed for _, parsed in self._encoded]
+    # -- words -----------------------------------------------------------------------------------------------------
 
-    def keep(self, numbers: Sequence[int]) -> None:
-        """Replace the lines encoded last by those with these 0-based indices."""
-        self._encoded = [self._encoded[i] for i in numbers]
-        self._tokens = [self._tokens[i] for i in numbers]
-
-    def texts(self) -> list[PieceText]:
-        """The words and pieces of the lines encoded last; words are the tokens of the parse, otherwise of the text."""
-        return [self._text(*encoded) for encoded in self._encoded]
-
-    def text_of(self, number: int) -> PieceText | None:
-        """:meth:`texts` for the line with this ``id`` of a batch; None if it is not among the lines encoded last."""
-        first = self._read - len(self._encoded)
-        return self._text(*self._encoded[number - first]) if first <= number < self._read else None
-
-    def _text(self, line: Sentence, parsed: ParsedLine | None) -> PieceText:
-        side = self._raw_text(str(line)) if parsed is None else self._parsed_text(line, parsed)
+    def text(self, encoded: EncodedLine) -> PieceText:
+        """The words and pieces of a line; words are the tokens of the parse, otherwise of the text."""
+        line, parse = encoded.line, encoded.parse
+        side = self._raw_text(str(line)) if parse is None else self._parsed_text(line, parse)
         if self.source_tag:
             side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
         return side
+
+    def unknown_words(self, encoded: EncodedLine) -> tuple[list[Span], int]:
+        """The characters in the text of each word with unknown pieces, and, if there are any, the number of words."""
+        unknown = (encoded.tokens[:-1] == self.task.source_dictionary.unk()).numpy()
+        if not unknown.any():
+            return [], 0
+        side = self.text(encoded)
+        of_words = unknown.astype("float32") @ side.membership() > 0
+        return [span for span, is_unknown in zip(side.words, of_words) if is_unknown], len(side.words)
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """The text of a parse: each token is a word, and each of its pieces has the span of the word."""
@@ -314,39 +312,75 @@ class InteractiveInput:
     # -- batches ---------------------------------------------------------------------------------------------------
 
     def dataset(
-        self, src_tokens: list, src_lengths: list, constraints: Any = None, *, rebuilt: bool = False
-    ) -> SyntaxPairDataset:
-        """The dataset of the lines encoded last.
-
-        Args:
-            rebuilt: whether the caller rebuilds batches from their tokens, and passes them to :meth:`attach`
-        """
-        dataset = _NotingDataset(
-            src_tokens,
-            src_lengths,
+        self,
+        encoded: Sequence[EncodedLine],
+        constraints: Any = None,
+        cls: type[SyntaxPairDataset] = SyntaxPairDataset,
+    ) -> Any:
+        """The dataset of encoded lines, with the syntax that the model needs."""
+        tokens = [line.tokens for line in encoded]
+        return cls(
+            tokens,
+            [len(of_line) for of_line in tokens],
             self.task.source_dictionary,
             tgt_dict=self.task.target_dictionary,
             constraints=constraints,
             shuffle=False,  # drawing an order would make samples depend on NumPy's generator, and advance it
-            source_syntax=self._syntax(src_tokens) if self.needs else None,
+            source_syntax=self._syntax(encoded) if self.needs else None,
         )
-        if rebuilt:
-            dataset.first, self._read = self._read, self._read + len(src_tokens)
-            dataset.batches = self._batches = []  # without what a caller that does not rebuild batches has left
-        return dataset
 
-    def _syntax(self, tokens: Sequence[torch.Tensor]) -> SideSyntax:
-        """The syntax of the lines encoded last, which must have these tokens, with the label ids of the task."""
-        if len(self._tokens) != len(tokens) or not all(map(torch.equal, self._tokens, tokens)):
-            hint = "encode all sentences of a batch together, right before: task.encode_raw([text, …])"
-            raise SyntaxDataError("these are not the sentences encoded last, whose parses are at hand", hint=hint)
+    def _syntax(self, encoded: Sequence[EncodedLine]) -> SideSyntax:
+        """The syntax of the lines, with the label ids of the task."""
         labels = LabelInventory(self.task.labels("source"), frozen=True)
-        stored = [to_stored(parsed, labels) for parsed in self.parses() if parsed is not None]
+        stored = [to_stored(line.parse, labels) for line in encoded if line.parse is not None]
         for sentence in stored:
             # An empty line has no arcs, but must not count as a parse without distributions.
             if sentence.arcs is None and not sentence.pieces:
                 sentence.arcs = []
         return SideSyntax([MemoryStore(stored)], [1], arcs="arcs" in self.needs)
+
+
+class InteractiveBatches:
+    """Encoded lines for fairseq-interactive, which builds batches from tokens alone and numbers them by the buffer.
+
+    The lines encoded last, and the batches made of them, are kept until they are translated.
+    """
+
+    def __init__(self, source: InteractiveInput) -> None:
+        self.source = source
+        self._lines: list[EncodedLine] = []
+        self._read = 0  # the number of lines in earlier datasets
+        # Collated batches: tokens, the numbers of the sentences among all input, syntax (if needed).
+        self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
+
+    def encode(self, lines: Sequence[Sentence]) -> tuple[list[torch.Tensor], list[int]]:
+        """The tokens of lines and their lengths, for :meth:`dataset`."""
+        self.source.check_blocks(lines, self._read)
+        self._lines = self.source.encode(lines, range(self._read, self._read + len(lines)))
+        tokens = [line.tokens for line in self._lines]
+        return tokens, [len(of_line) for of_line in tokens]
+
+    def dataset(self, tokens: Sequence[torch.Tensor], constraints: Any = None) -> SyntaxPairDataset:
+        """The dataset of the lines encoded last, which have these tokens, for batches that :meth:`attach` completes.
+
+        Raises:
+            SyntaxDataError: the model needs a parse, and these are the tokens of other lines
+        """
+        lines = self._lines
+        if len(lines) != len(tokens) or not all(map(torch.equal, (line.tokens for line in lines), tokens)):
+            if self.source.needs:
+                hint = "encode all sentences of a batch together, right before: task.encode_raw([text, …])"
+                raise SyntaxDataError("these are not the sentences encoded last, whose parses are at hand", hint=hint)
+            lines = [EncodedLine("", None, of_line) for of_line in tokens]
+        dataset: _NotingDataset = self.source.dataset(lines, constraints, _NotingDataset)
+        dataset.first, self._read = self._read, self._read + len(tokens)
+        dataset.batches = self._batches = []  # without what was not translated before
+        return dataset
+
+    def text_of(self, number: int) -> PieceText | None:
+        """The words and pieces of the line with this ``id`` of a batch; None if it is not one of those encoded last."""
+        first = self._read - len(self._lines)
+        return self.source.text(self._lines[number - first]) if first <= number < self._read else None
 
     def attach(self, sample: dict[str, Any]) -> None:
         """Restore the syntax and the sentence numbers (``id``) of a batch that fairseq rebuilt from its tokens.
@@ -364,12 +398,12 @@ class InteractiveInput:
                 if syntax is not None:
                     net_input["src_syntax"] = {**syntax, "packed": syntax["packed"].to(tokens.device)}
                 return
-        if self.needs:
+        if self.source.needs:
             raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")
 
 
 class _NotingDataset(SyntaxPairDataset):
-    """A dataset that records its collated batches for :meth:`InteractiveInput.attach`."""
+    """A dataset that records its collated batches for :meth:`InteractiveBatches.attach`."""
 
     batches: list | None = None
     first: int = 0  # the number of its first sentence among all input
@@ -396,7 +430,9 @@ def read_input_in(program: Any, reader: InteractiveInput) -> None:
             records: Iterator[Any] = iter(read_conllu(read_stdin() if input == "-" else input))
         else:
             records = map(str.strip, read_stdin() if input == "-" else read_lines(input))
+        first = 0
         while buffer := list(islice(records, buffer_size)):
-            yield reader.before_constraints(buffer)
+            yield reader.before_constraints(buffer, first)
+            first += len(buffer)
 
     program.buffered_read = buffered_read

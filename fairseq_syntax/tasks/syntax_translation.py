@@ -350,9 +350,9 @@ class SyntaxTranslationTask(TranslationTask):
     @cached_property
     def _input(self) -> Any:
         """The reader of raw and parsed sentences; it imports parsers and alignments, so it waits until needed."""
-        from fairseq_syntax.inference.interactive import InteractiveInput
+        from fairseq_syntax.inference.interactive import InteractiveBatches, InteractiveInput
 
-        return InteractiveInput(self)
+        return InteractiveBatches(InteractiveInput(self))
 
     @cached_property
     def _generation(self) -> Generation:
@@ -382,7 +382,7 @@ class SyntaxTranslationTask(TranslationTask):
             if hasattr(program := sys.modules.get(name), "buffered_read"):
                 from fairseq_syntax.inference.interactive import read_input_in
 
-                read_input_in(program, task._input)
+                read_input_in(program, task._input.source)
         return task
 
     def build_bpe(self, args: Any) -> Any:
@@ -410,7 +410,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
         """A dataset of the user's sentences, with the syntax from their encoding."""
-        return self._input.dataset(src_tokens, src_lengths, constraints, rebuilt=True)
+        return self._input.dataset(src_tokens, constraints)
 
     def build_generator(
         self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None

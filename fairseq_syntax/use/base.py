@@ -8,7 +8,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, TypeVar, overload
 
@@ -18,9 +18,10 @@ from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.words import Span
 from fairseq_syntax.errors import SyntaxDataError, meant, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
-from fairseq_syntax.inference.interactive import InteractiveInput, token_ids
+from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput, token_ids
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, check_unicode, is_empty
 from fairseq_syntax.inference.spelling import decoder
@@ -45,6 +46,8 @@ class Translation:
         error: the reason if the sentence could not be translated; the text is empty then
         cut: whether the length limit was reached (``max_len_a``, ``max_len_b``), so that the end may be missing
         parse: the parse of the source, if the model reads one or the sentence came with one
+        unknown: the words of the source with pieces that the model does not know, by their characters ``[start, end)``
+        words: the number of words of the source, where some are unknown
     """
 
     text: str
@@ -54,6 +57,8 @@ class Translation:
     error: str | None = None
     cut: bool = False
     parse: ParsedLine | None = None
+    unknown: list[Span] = field(default_factory=list)
+    words: int = 0
 
     def __str__(self) -> str:
         return self.text
@@ -61,8 +66,9 @@ class Translation:
     def __repr__(self) -> str:
         """One line, without the pieces and the parse."""
         about = f"error={self.error!r}" if self.error is not None else f"score={self.score:.3f}"
+        unknown = f", unknown words: {len(self.unknown)} of {self.words}" if self.unknown else ""
         links = f", alignment {self.alignment.pharaoh()!r}" if self.alignment is not None else ""
-        return f"<Translation {self.text!r}, {about}{', cut' if self.cut else ''}{links}>"
+        return f"<Translation {self.text!r}, {about}{', cut' if self.cut else ''}{unknown}{links}>"
 
     def _repr_html_(self) -> str:
         """The text with its score and pieces, for notebooks."""
@@ -89,14 +95,10 @@ class BaseTranslator(ABC):
     _input: InteractiveInput
 
     @abstractmethod
-    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """Encode lines for the model, and return also their lengths in pieces, without ``</s>``."""
-
-    @abstractmethod
     def _search(
-        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+        self, encoded: list[EncodedLine], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        """Translate the output of :meth:`_encode`; yields indices into ``tokens`` with translations, best first."""
+        """Translate encoded lines; yields their 0-based indices with translations, best first."""
 
     @abstractmethod
     def _set_search(self, generation: dict[str, Any]) -> None:
@@ -112,7 +114,6 @@ class BaseTranslator(ABC):
             wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
         """
         other = copy.copy(self)
-        other._input = copy.copy(self._input)  # it holds the sentences of a call, which may run beside the other's
         other.batch_size = generation.pop("batch_size", self.batch_size)
         other._set_search({**self._generation, **generation})
         return other
@@ -199,16 +200,20 @@ class BaseTranslator(ABC):
                 translations[i][0].error = error.message
         if not filled:
             return translations
-        tokens, lengths = self._encode(lines, [first_line + i for i in filled])
+        encoded = self._input.encode(lines, [first_line + i for i in filled])
         most = self.max_positions()[0] - 1  # without </s>
-        for i, length in zip(filled, lengths):
-            if length > most:
-                translations[i][0].error = TOO_LONG.format("sentence", length, most)
-        fitting = [k for k, length in enumerate(lengths) if length <= most]
-        self._input.keep(fitting)
+        fitting = []
+        for k, line in enumerate(encoded):
+            if (length := len(line.tokens) - 1) <= most:
+                fitting.append(k)
+            else:
+                translations[filled[k]][0].error = TOO_LONG.format("sentence", length, most)
         places = {filled[k]: place for place, k in enumerate(fitting)}
         ended = on_step and (lambda: [places[i] for i in on_step() if i in places])
-        for place, best in self._search([tokens[k] for k in fitting], alignments, ended):
+        for place, best in self._search([encoded[k] for k in fitting], alignments, ended):
+            unknown, words = self._input.unknown_words(encoded[fitting[place]])
+            for translation in best if unknown else ():
+                translation.unknown, translation.words = unknown, words
             translations[filled[fitting[place]]] = best
         return translations
 
@@ -300,10 +305,6 @@ class BaseTranslator(ABC):
         segmenter = self.task.segmenter("target")
         pieces = segmenter.encode_text(text) if segmenter else text.split()
         return pieces, token_ids(pieces, self.task.target_dictionary)
-
-    def _parses(self) -> list[ParsedLine | None]:
-        """The parses of the sentences encoded last; None for a sentence without one."""
-        return [parse if parse is None or parse.parsed else None for parse in self._input.parses()]
 
     @property
     def _decode(self) -> Callable[[Iterable[str]], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby, islice, repeat
 from typing import Any
 
@@ -15,9 +15,8 @@ from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored
@@ -102,9 +101,9 @@ class CTranslate2Translator(BaseTranslator):
         return min(limit, self.max_positions()[1] - 1)
 
     def _search(
-        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+        self, encoded: list[EncodedLine], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        texts, parses = self._input.texts() if alignments else [], self._parses()
+        tokens = list(map(self._pieces, encoded))
         limits = [self._limit(len(pieces) + 1) for pieces in tokens]
         # groupby joins only neighbours, and sorting by length keeps padding low.
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
@@ -123,7 +122,16 @@ class CTranslate2Translator(BaseTranslator):
                 several = alignments and self.beam > 1 and len(batch) > 1
                 first = self._first_steps([tokens[k] for k in batch]) if several else repeat(None)
                 for k, result, row in zip(batch, results, first):
-                    yield k, self._of_result(result, limit, texts[k] if alignments else None, parses[k], row)
+                    yield (
+                        k,
+                        self._of_result(
+                            result,
+                            limit,
+                            self._input.text(encoded[k]) if alignments else None,
+                            encoded[k].real_parse,
+                            row,
+                        ),
+                    )
 
     def _first_steps(self, tokens: list[list[str]]) -> Iterator[list[float]]:
         """The attention of each sentence's first step, [source pieces].
@@ -168,18 +176,16 @@ class CTranslate2Translator(BaseTranslator):
             hypotheses.append(Translation(text, pieces, float(score), alignment, cut=cut, parse=parse))
         return hypotheses
 
-    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """See the base class; the encoded lines are lists of pieces with source factors."""
-        tokens, lengths = self._input.encode(lines, numbers)
-        sentences = [[self.task.source_dictionary[i] for i in ids.tolist()[:-1]] for ids in tokens]
-        if columns := self.exported.factors:
-            inventory = LabelInventory(self.task.labels("source"), frozen=True)
-            for k, line in enumerate(self._input.parses()):
-                assert line is not None  # these models need parses
-                stored = to_stored(line, inventory)
-                factors = []
-                for column in columns:
-                    names, words = self.task.labels("source")[column], getattr(stored, column)
-                    factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
-                sentences[k] = factored(sentences[k], factors)
-        return sentences, [length - 1 for length in lengths]
+    def _pieces(self, encoded: EncodedLine) -> list[str]:
+        """The pieces of a line, with source factors if the model reads them."""
+        pieces = [self.task.source_dictionary[i] for i in encoded.tokens.tolist()[:-1]]
+        if not (columns := self.exported.factors):
+            return pieces
+        assert encoded.parse is not None  # these models need parses
+        labels = self.task.labels("source")
+        stored = to_stored(encoded.parse, LabelInventory(labels, frozen=True))
+        factors = [
+            [labels[column][label] for label, n in zip(getattr(stored, column), stored.pieces) for _ in range(n)]
+            for column in columns
+        ]
+        return factored(pieces, factors)

@@ -62,19 +62,21 @@ class ForcedDecoder:
         Raises:
             SyntaxDataError: the model needs a parse but there is no parser, or a sentence is too long
         """
-        tokens, lengths = self._input.encode(sources)
+        encoded = self._input.encode(sources)
         pairs: dict[tuple[int, ...], list[int]] = {}  # rows with equal pieces are scored once, so that they tie
         for row, (source, text) in enumerate(rows):
             target = self.translator.encode_target(text)[1]
             pairs.setdefault((source, *target.tolist()), []).append(row)
         of_pair = [source for source, *_ in pairs]
         targets = [torch.tensor(target) for _, *target in pairs]
-        # The source's parse is repeated for each of its translations, in the order of the pairs.
-        self._input.keep(of_pair)
-        repeated = [tokens[source] for source in of_pair], [lengths[source] for source in of_pair]
-        check_lengths(repeated[1], map(len, targets), self.translator.max_positions(), of_pair)
+        # The source with its parse is repeated for each of its translations, in the order of the pairs.
+        repeated = [encoded[source] for source in of_pair]
+        tokens = [line.tokens for line in repeated]
+        lengths = list(map(len, tokens))
+        check_lengths(lengths, map(len, targets), self.translator.max_positions(), of_pair)
         dataset = SyntaxPairDataset(
-            *repeated,
+            tokens,
+            lengths,
             self.task.source_dictionary,
             targets,
             list(map(len, targets)),
@@ -82,10 +84,10 @@ class ForcedDecoder:
             left_pad_source=self.task.cfg.left_pad_source,
             left_pad_target=False,  # fairseq's scorer indexes target columns from the left
             shuffle=False,
-            source_syntax=self._input.dataset(*repeated).source_syntax,
+            source_syntax=self._input.dataset(repeated).source_syntax,
         )
         # fairseq rejects pairs that are longer than a batch.
-        most = max([self.max_tokens, *repeated[1], *map(len, targets)])
+        most = max([self.max_tokens, *lengths, *map(len, targets)])
         batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=most)
         rows_of = list(pairs.values())
         for batch in self.translator.batched(dataset, batches):

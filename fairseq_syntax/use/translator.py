@@ -32,7 +32,7 @@ from fairseq_syntax.inference.alignment_head import (
     load_head,
     source_attention,
 )
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
@@ -195,17 +195,12 @@ class Translator(BaseTranslator):
         count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
 
-    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-        tokens, lengths = self._input.encode(lines, numbers)
-        return tokens, [length - 1 for length in lengths]
-
     def _search(
-        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+        self, encoded: list[EncodedLine], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        sources, parses = self._input.texts() if alignments else [], self._parses()
-        for batch in self._batches(tokens):
+        for batch in self._batches(encoded):
             numbers = batch["id"].tolist()
-            limits = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
+            limits = {number: self._most_pieces(len(encoded[number].tokens)) for number in numbers}
             # fairseq asserts this for the batch, by its longest source.
             if min(limits.values()) < self._generator.min_len:
                 message = f"{self._generator.min_len} is more than max_len_a, max_len_b and the model allow"
@@ -218,10 +213,11 @@ class Translator(BaseTranslator):
                     batch["net_input"], [[h["tokens"] for h in best] for best in hypotheses]
                 )
             for number, best, of_best in zip(numbers, hypotheses, weights):
-                translations = [self._translation(h, limits[number], parses[number]) for h in best]
+                translations = [self._translation(h, limits[number], encoded[number].real_parse) for h in best]
+                source = self._input.text(encoded[number]) if alignments else None
                 for translation, of_one in zip(translations, of_best):
                     target = spell(translation.pieces, self._decode)
-                    translation.alignment = align(of_one, sources[number], target)
+                    translation.alignment = align(of_one, source, target)  # type: ignore[arg-type]
                 yield number, translations
 
     @torch.no_grad()
@@ -268,11 +264,12 @@ class Translator(BaseTranslator):
         if not filled:
             return aligned
         pieces, targets = zip(*(self.encode_target(translations[i]) for i in filled))
-        tokens, lengths = self._input.encode([sentences[i] for i in filled], filled)
-        check_lengths(lengths, map(len, targets), self.max_positions(), filled)
-        sources, model, dictionary = self._input.texts(), self.models[0], self.task.target_dictionary
+        encoded = self._input.encode([sentences[i] for i in filled], filled)
+        check_lengths([len(line.tokens) for line in encoded], map(len, targets), self.max_positions(), filled)
+        sources = [self._input.text(line) for line in encoded]
+        model, dictionary = self.models[0], self.task.target_dictionary
         bar = progress(total=len(filled), of="aligning", unit="sentences")
-        for batch in self._batches(tokens):
+        for batch in self._batches(encoded):
             numbers, src_tokens = batch["id"].tolist(), batch["net_input"]["src_tokens"]
             of_batch = [targets[number].to(src_tokens.device) for number in numbers]
             if head is not None:
@@ -293,11 +290,11 @@ class Translator(BaseTranslator):
         bar.close()
         return aligned
 
-    def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-        """The lines encoded last, in batches on the models' device."""
-        if not tokens:
+    def _batches(self, encoded: list[EncodedLine]) -> Iterator[dict[str, Any]]:
+        """Encoded lines in batches on the models' device."""
+        if not encoded:
             return iter(())
-        dataset = self._input.dataset(tokens, [t.numel() for t in tokens])
+        dataset = self._input.dataset(encoded)
         return self.batched(dataset, dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size))
 
     def batched(self, dataset: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:

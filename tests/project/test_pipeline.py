@@ -218,7 +218,7 @@ def test_python_translates_as_the_commands_do(toy, trained, generated):
                 assert found[n][0].text == text
                 assert found[n][0].score / math.log(2) == pytest.approx(score, abs=2e-4)
         assert translator.translate(sentences)[5].text == ""
-    assert not translator._input._batches and not translator.task._input._batches  # nothing is kept for ever
+    assert not translator.task._input._batches  # nothing is kept for ever
 
 
 def test_raw_text_is_parsed(toy, trained, tmp_path):

@@ -73,7 +73,7 @@ def test_another_head_may_be_chosen_for_an_exported_folder(toy, tmp_path, capsys
     assert not command(["align", str(tmp_path / "out"), *pair, "--choose"])
     assert not command(["align", str(tmp_path / "out"), *pair])
     capsys.readouterr()
-    for count, data, message in ((2, None, "ensemble"), (1, toy.data, "data of")):
+    for count, data, message in ((2, None, "ensemble"), (1, toy.data, "own data")):
         with pytest.raises(SyntaxDataError, match=message):
             Translator.load([tmp_path / "out"] * count, data, device="cpu")
 

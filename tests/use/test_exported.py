@@ -69,7 +69,7 @@ def test_data_belong_to_the_checkpoints_among_the_models(folders):
     assert [model.task.cfg.data for model in models] == [folders["stock"], folders["fast"]]
     with data_error(option="--data"):
         load_models({"fast": folders["fast"]}, data=folders["stock"])
-    with data_error("--data", path=folders["fast"]):
+    with data_error("leave out data", path=folders["fast"]):
         Translator.load(folders["fast"], folders["stock"])
 
 

@@ -439,6 +439,7 @@ def test_reasons_are_shown_and_go_away(page):
     page.run("translateText()")
     rest(page)
     assert "at most 2000 characters" in page.run("document.querySelector('#problem').innerText")
+    assert page.run("$('parse').hidden && $('translations').hidden && $('inside').hidden"), "those of another text"
     page.run("document.querySelector('#text').value = 'a b c'")
     page.run("translateText()")
     rest(page)
@@ -685,11 +686,12 @@ def test_each_translation_is_in_its_models_language(browser):
         assert browser.run("document.querySelector('#difference').innerText") == ""
 
 
-def test_a_word_can_be_dragged_as_its_arc(page):
+@pytest.mark.parametrize("handle", [SPOT.format(4), ".one[data-i='4'] .arclabel"], ids=["word", "label"])
+def test_a_word_and_a_label_can_be_dragged_as_the_arc(page, handle):
     before = page.run("state.heads.join()")
     box = "(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector(`{}`).getBoundingClientRect())"
     page.run("scrollTo(0, 0)")
-    begin, end = (page.run(box.format(SPOT.format(i))) for i in (4, 1))
+    begin, end = (page.run(box.format(place)) for place in (handle, SPOT.format(1)))
     page.send("Input.dispatchMouseEvent", type="mousePressed", x=begin[0], y=begin[1], **MOUSE)
     for x in (begin[0] + 20, end[0]):
         page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=end[1], button="left", buttons=1)
@@ -709,7 +711,7 @@ def test_further_translations_and_what_is_saved(page):
 
 
 def test_a_score_is_told_in_words_that_a_stranger_knows(page):
-    assert page.run("document.querySelector('.card .number').innerText") == "confidence 78 %"  # exp(-0.25)
+    assert page.run("document.querySelector('.card .number').innerText") == "78 % a piece"  # exp(-0.25)
 
 
 class Undecided(OneSentenceParser):
@@ -742,17 +744,19 @@ class Despairing(Naming):
     """A model that gives its translation no probability."""
 
     def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
-        return [[Translation("nichts", [], float("-inf"))] for _ in sentences]
+        return [[Translation("nichts", [], float("-inf"), unknown=[(4, 7)], words=9)] for _ in sentences]
 
 
-def test_no_probability_is_no_confidence(browser):
+def test_no_probability_is_0_and_words_that_the_model_does_not_know_are_marked(browser):
     source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
     with running(Service([Despairing("none", True)], source)) as started:
         answer = started.translate(text=SENTENCE)[1]
         assert answer["translations"][0]["score"] is None, "JSON has no infinity"
         browser.open(f"http://127.0.0.1:{started.port}/")
         translate(browser, SENTENCE)
-        assert browser.run("document.querySelector('.card .number').innerText") == "confidence 0 %"
+        assert browser.run("document.querySelector('.card .number').innerText") == "0 % a piece"
+        assert browser.run("document.querySelector('.card .moved').innerText") == "unknown words: 1 of 9"
+        assert browser.run("[...document.querySelectorAll('.word.unknown')].map(w => w.textContent).join()") == "man"
 
 
 class Splitting(OneSentenceParser):

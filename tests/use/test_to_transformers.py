@@ -123,8 +123,8 @@ def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
     loaded = untrained(data, arch, *options)
     export(loaded, "transformers", tmp_path / "out")
     text = "the </s> man <unk>"  # typed by a user
-    (ours,), _ = InteractiveInput(loaded.task).encode([text])
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")(text)["input_ids"] == ours.tolist()
+    (ours,) = InteractiveInput(loaded.task).encode([text])
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")(text)["input_ids"] == ours.tokens.tolist()
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     source = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 1, 1]])
     target = torch.tensor([[2, 5, 6], [2, 7, 8]])

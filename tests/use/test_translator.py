@@ -59,9 +59,9 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
         f"{i}\t{form}\t_\tN\tn\t_\t{head}\t{label}\t_\t_\n" for i, (form, head, label) in enumerate(rows, 1)
     )
     given = InteractiveInput(task)
-    tokens, lengths = given.encode([block])
-    assert tokens[0].tolist() == [4, 5, 6, 7, 2] and lengths == [5]
-    dataset = given.dataset(tokens, lengths)
+    encoded = given.encode([block])
+    assert encoded[0].tokens.tolist() == [4, 5, 6, 7, 2]
+    dataset = given.dataset(encoded)
     batch = dataset.collater([dataset[0]])
     syntax = unpack(batch["net_input"]["src_syntax"])
     assert syntax.pieces.tolist() == [1, 2, 1]
@@ -76,17 +76,20 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     task.needs, task.parse_origins = lambda side: None, ParseOrigins(None)
     block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"
     given = InteractiveInput(task)
-    tokens, lengths = given.encode(["w7 w8", block, "w9"])
-    assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
-    assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
-    assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
-    assert given.encode(["w7 <pad> </s>"])[0][0].tolist() == [7, 3, 3, 2], "a user's symbols are not the model's"
+    encoded = given.encode(["w7 w8", block, "w9"])
+    assert [line.tokens.tolist() for line in encoded] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]]
+    assert [line.parse and line.parse.words for line in encoded] == [None, ["w4", "w5 w6"], None]
+    assert [given.text(line).text for line in encoded] == ["w7 w8", "w4 w5 w6", "w9"]
+    (special,) = given.encode(["w7 <pad> </s>"])
+    assert special.tokens.tolist() == [7, 3, 3, 2], "a user's symbols are not the model's"
+    (odd,) = given.encode(["w7 xx, w8 yy"])
+    assert given.unknown_words(odd) == ([(3, 5), (5, 6), (10, 12)], 5) and given.unknown_words(encoded[0]) == ([], 0)
     with data_error(line=2):
         given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
     cfg.syntax_parser = "chain_parser"
     named = InteractiveInput(task)
-    named.encode(["w7 w8"])
-    assert named.parses()[0].deprels == ["root", "dep"], "a parser that was named is used"
+    (parsed,) = named.encode(["w7 w8"])
+    assert parsed.parse.deprels == ["root", "dep"], "a parser that was named is used"
 
 
 def test_a_parse_for_a_model_that_learned_from_text_is_segmented_as_text():
@@ -100,12 +103,13 @@ def test_a_parse_for_a_model_that_learned_from_text_is_segmented_as_text():
     task.needs = lambda side: None
     given = InteractiveInput(task)
     parse = ParsedLine.of_words(["A", "dog", "."], [2, 0, 2], ["det", "root", "punct"], text="A dog.")
-    (raw, of_parse), _ = given.encode(["A dog.", parse])
-    assert of_parse.tolist() == raw.tolist() and words.unk() not in raw
-    text = given.texts()[1]
+    raw, of_parse = given.encode(["A dog.", parse])
+    assert of_parse.tokens.tolist() == raw.tokens.tolist() and words.unk() not in raw.tokens
+    text = given.text(of_parse)
     assert (text.words, text.pieces) == ([(0, 1), (2, 5), (5, 6)], [(0, 1), (2, 3), (3, 4), (4, 5), (5, 6)])
     segmenter.about["cut_from"] = PARSE
-    assert words.unk() in given.encode([parse])[0][0]
+    (cut,) = given.encode([parse])
+    assert words.unk() in cut.tokens and given.unknown_words(cut) == ([(2, 5), (5, 6)], 3)
 
 
 @pytest.mark.slow
@@ -159,16 +163,17 @@ def test_searches_of_one_model_keep_their_sentences_apart(toy, trained, monkeypa
     expected, other, encode = (
         translator.translations(lines[:2]),
         translator.with_search(batch_size=1),
-        translator._encode,
+        translator._input.encode,
     )
     assert other.batch_size == 1 < translator.batch_size
 
     def overtaken(*given):
         encoded = encode(*given)
+        monkeypatch.setattr(translator._input, "encode", encode)
         other.translations(lines[2:5])
         return encoded
 
-    monkeypatch.setattr(translator, "_encode", overtaken)
+    monkeypatch.setattr(translator._input, "encode", overtaken)
     found = translator.translations(lines[:2])
     assert [best.pieces for best, *_ in found] == [best.pieces for best, *_ in expected]
     assert [best.parse.words for best, *_ in found] == [best.parse.words for best, *_ in expected]

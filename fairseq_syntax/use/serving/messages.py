@@ -246,6 +246,11 @@ class Hypothesis(BaseModel):
         description=f"whether it is as long as it may be: {PIECES_A:g} pieces for each of the source and {PIECES_B} "
         "more, or fewer by the model",
     )
+    unknown: list[tuple[int, int]] = Field(
+        [],
+        description="the words of the source with pieces that the model does not know: their characters [start, end)",
+    )
+    words: int = Field(0, description="the number of words of the source, where some are unknown")
     alignment: Alignment | None = Field(None, description="the word alignment, if it is asked for")
 
 

@@ -94,11 +94,11 @@ class ServedModel:
         """
         translator = self._search(beam, nested)
         source = self._translator.input()
-        tokens = source.encode([sentence])
+        encoded = source.encode([sentence])
         # Tags belong to no word, and pieces of text may cross words: then all pieces are shown separately.
-        parse = None if source.source_tag or source.cuts_text else source.parses()[0]
-        exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
-        show_model(exhibit, self.name, translator, source.dataset(*tokens), 0, on_step)
+        parse = None if source.source_tag or source.cuts_text else encoded[0].parse
+        exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in encoded[0].tokens.tolist()])
+        show_model(exhibit, self.name, translator, source.dataset(encoded), 0, on_step)
         return exhibit_data(exhibit)
 
 
