@@ -138,8 +138,8 @@ def attention_weights(
 
     Returns:
         for each of ``kinds`` that the model has, the weights of each layer, [B, H, rows, columns] float32 (for an LSTM,
-        one layer with one head). Rows and columns are the columns of ``src_tokens`` or the steps, 0-based. Rows after
-        the end of a translation are undefined.
+        one layer with one head). Rows and columns are the columns of ``src_tokens`` or the steps, 0-based, without
+        language tokens. Rows after the end of a translation are undefined.
     """
     tokens = net_input["src_tokens"]
     pad, eos = model.decoder.dictionary.pad(), model.decoder.dictionary.eos()
@@ -154,7 +154,10 @@ def attention_weights(
         column = torch.arange(tokens.size(1), device=tokens.device)[None] - left[:, None]
         index = column.clamp(min=0)[:, None].expand(-1, previous.size(1), -1)
         weights["cross"] = [out[1].float().gather(2, index)[:, None]]
-    return {kind: layers for kind, layers in weights.items() if layers}
+    # Without a language token, which has the source's last column and follows the decoder's start.
+    source, target = slice(tokens.size(1)), slice(-previous.size(1), None)
+    kept = {"encoder": (source, source), "cross": (target, source), "decoder": (target, target)}
+    return {kind: [layer[(..., *kept[kind])] for layer in layers] for kind, layers in weights.items() if layers}
 
 
 def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:

@@ -110,7 +110,7 @@ def language_options(languages: Mapping[str, str], source: str | None, target: s
                 message = f"the model has {' and '.join(codes)}"
             some = ", ".join(sorted(languages)[:12])
             hint = (lang and similar(lang, languages)) or f"it has {some}{', …' if len(languages) > 12 else ''}"
-            raise SyntaxDataError(message, option=f"--{of}-lang", hint=hint)
+            raise SyntaxDataError(message, option=f"--{of}-name", hint=hint)
         tokens[f"{side}_language_token"] = languages[codes[0]]
     return tokens
 

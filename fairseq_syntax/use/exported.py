@@ -67,7 +67,9 @@ class Exported:
     def language_options(self, source: str, target: str) -> dict[str, str]:
         """The model options of a multilingual model for other languages; empty names keep those of the import."""
         if not self.languages:
-            raise SyntaxDataError("the model is not multilingual", option="--source-lang", hint="drop it")
+            raise SyntaxDataError(
+                "the model is not multilingual", option="--source-name, --target-name", hint="drop it"
+            )
         return language_options(self.languages, source or self.source_name, target or self.target_name)
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -151,7 +151,8 @@ class Translator(BaseTranslator):
         }
         task = None
         if (source_name or target_name) and not all(map(os.path.isdir, paths)):
-            raise SyntaxDataError("applies to a folder that fairseq-syntax import wrote", option="--source-lang")
+            message = "applies to a folder that fairseq-syntax import wrote"
+            raise SyntaxDataError(message, option="--source-name, --target-name")
         # A folder without checkpoint_best.pt should be an exported one.
         if any(map(os.path.isdir, paths)):
             folder = next(filter(os.path.isdir, paths))

@@ -7,6 +7,7 @@ import torch
 from random_parses import random_line
 from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model
 
+from fairseq_syntax.inference.alignment_head import attention_weights
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.transformer import PRESETS
 
@@ -100,6 +101,30 @@ def test_the_decoder_reads_it_after_its_start(left):
         for length in range(1, len(row) + 1):
             step = ours.decoder(torch.tensor([row[:length]]), encoder_out=one, incremental_state=state)[0]
             torch.testing.assert_close(step[0, 0], expected[length - 1], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_alignments_do_not_see_it(left):
+    """The attention between pieces is that of a model that is given the tokens, in the columns of pieces."""
+    ours = tiny_model("syntax_transformer", **SOURCE, target_language_token="w8").eval()
+    plain = tiny_model("syntax_transformer").eval()
+    plain.load_state_dict(ours.state_dict())
+    batch, targets = lines(), [torch.tensor([9, 10, 11, END]), torch.tensor([12, END])] * 2
+    net_input = sample(batch, left, syntax=False)["net_input"]
+    found = attention_weights(ours, net_input, targets)
+    width = net_input["src_tokens"].size(1)
+    for number, (line, target) in enumerate(zip(batch, targets)):
+        tokens = torch.tensor([[LANGUAGE, *line.tokens]])
+        given = {"src_tokens": tokens, "src_lengths": torch.tensor([tokens.size(1)])}
+        alone = attention_weights(plain, given, [torch.cat([torch.tensor([8]), target])])
+        n, t = len(line.tokens), len(target)
+        columns = slice(width - n, width) if left else slice(n)
+        for kind, rows in (("cross", slice(t)), ("encoder", columns)):
+            assert found[kind][0].shape[2:] == (4 if kind == "cross" else width, width)
+            for layer, expected in zip(found[kind], alone[kind]):
+                torch.testing.assert_close(
+                    layer[number, :, rows, columns], expected[0, :, 1:, 1:], atol=1e-5, rtol=1e-4
+                )
 
 
 @pytest.mark.parametrize("option", ["decoder_start_token", "target_language_token"])
