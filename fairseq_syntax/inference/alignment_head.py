@@ -157,7 +157,11 @@ def attention_weights(
     # Without a language token, which has the source's last column and follows the decoder's start.
     source, target = slice(tokens.size(1)), slice(-previous.size(1), None)
     kept = {"encoder": (source, source), "cross": (target, source), "decoder": (target, target)}
-    return {kind: [layer[(..., *kept[kind])] for layer in layers] for kind, layers in weights.items() if layers}
+    return {
+        kind: [layer[:, :, kept[kind][0], kept[kind][1]] for layer in layers]
+        for kind, layers in weights.items()
+        if layers
+    }
 
 
 def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
