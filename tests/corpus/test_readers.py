@@ -181,6 +181,21 @@ def test_splits_may_be_compressed(tmp_path, ending):
         split_files(prefix, langs)
 
 
+@pytest.mark.checkout
+def test_a_reader_of_ones_own_as_the_repository_shows_one(tmp_path):
+    jsonl = str(Path(__file__).parents[2] / "preprocess" / "jsonl.py")
+    for name, line in (
+        ("train", '{"translation": {"en": "a", "de": " b  c"}}'),
+        ("validation", '{"de": "d", "en": "e"}'),
+    ):
+        write(tmp_path / f"{name}.jsonl.gz", lines([line]))
+    write(tmp_path / "test.jsonl", lines(['{"en": "f", "de": "g"}', '{"en": "h"}']))
+    splits = dict(read_corpus(jsonl, tmp_path, "en", "de"))
+    assert list(splits["train"]) == [("a", "b c")] and list(splits["valid"]) == [("e", "d")]
+    error = error_of(splits["test"])
+    assert (error.path, error.line) == (tmp_path / "test.jsonl", 2)
+
+
 def test_what_is_odd_about_splits_is_told(tmp_path, capsys):
     for name, rows in (("train", "abcdef"), ("valid", "xyza"), ("test", "xuva")):
         write(tmp_path / f"{name}.en", lines(rows))
