@@ -35,12 +35,14 @@ NOT_ESTIMATED = ("lasyn (K = 2)", "pascal + supervised_heads + lasyn")
 
 
 def rows() -> dict[str, str]:
-    """The options of the plain Transformer and of every registered system by itself."""
+    """The options of the plain Transformer with fairseq's loss and with ours, and of every system by itself."""
     import ways
 
-    return {
-        row: f"{options} {SIZES.get(row, '')}" for row, options in ways.TRANSFORMERS.items() if row not in NOT_ESTIMATED
-    }
+    from fairseq_syntax.model.heads import HeadSystem
+
+    chunked = f"--arch transformer {ways.criterion(HeadSystem.criterion)}"
+    options_of = {"transformer": "", "transformer (loss in chunks)": chunked, **ways.TRANSFORMERS}
+    return {row: f"{options} {SIZES.get(row, '')}" for row, options in options_of.items() if row not in NOT_ESTIMATED}
 
 
 def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:

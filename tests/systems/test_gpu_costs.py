@@ -52,8 +52,9 @@ def test_a_step_of_beam_search_waits_no_more_often_than_the_plain_models(bench, 
     assert step["copies"] <= base["copies"]
 
 
-def test_the_base_model_takes_hardly_more_memory_with_syntax():
-    """Peak bytes of an update at the base Transformer's size with a batch of 4,000 tokens; nothing is computed."""
+def test_the_loss_in_chunks_saves_two_fifths_of_the_base_models_memory():
+    """Peak bytes of an update at the base Transformer's size with a batch of 4,000 tokens, beside fairseq's own model
+    and loss; nothing is computed."""
     with_tools = [str(Path(__file__).parents[2] / "tools"), *sys.path]
     with mock.patch.object(sys, "path", with_tools):
         estimate = import_module("gpu_estimate")
@@ -62,4 +63,4 @@ def test_the_base_model_takes_hardly_more_memory_with_syntax():
         peaks = estimate.updates(rows, only_peak=True, sentences=400)
     plain, *others = ((row, facts["peak"]) for row, facts in peaks.items())
     assert plain[1] > 2**30  # of 60 million parameters and their gradients, and what is kept for the backward pass
-    assert {row: peak / plain[1] for row, peak in others if peak > 1.05 * plain[1]} == {}
+    assert {row: peak / plain[1] for row, peak in others if peak > 0.6 * plain[1]} == {}
