@@ -136,12 +136,20 @@ class InteractiveInput:
         """The parse of a line that contains one, checked; other lines are returned unchanged.
 
         Raises:
-            SyntaxDataError: the text is no Unicode, or the parse is invalid
+            SyntaxDataError: the text is no Unicode, or the parse is invalid or has not the distributions that the model
+                reads; with ``--missing-parse neutral`` these count as missing
         """
         check_unicode(" ".join(line.words) if isinstance(line, ParsedLine) else line)
-        if isinstance(line, ParsedLine):
-            return check_parse(line)
-        return parse_conllu_block(line) if self._brings_parse(line) else line
+        if not isinstance(line, ParsedLine) and not self._brings_parse(line):
+            return line
+        parse = check_parse(line) if isinstance(line, ParsedLine) else parse_conllu_block(line)
+        if "arcs" not in self.needs or parse.arcs is not None or not parse.words or not parse.parsed:
+            return parse
+        if str(self.task.cfg.missing_parse) != "neutral":
+            hint = "parse with --distributions, or translate without it: --missing-parse neutral"
+            raise SyntaxDataError("the parse has no distributions (Arcs=)", hint=hint)
+        logger.warning("%r is translated without a parse: it has no distributions (Arcs=)", " ".join(parse.words)[:60])
+        return replace(parse, parsed=False)
 
     def parse(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[ParsedLine]:
         """The parse of each line: the one it contains, otherwise the parser's.

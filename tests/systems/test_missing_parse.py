@@ -1,6 +1,7 @@
 """Sentences without a parse: each system's neutral form, in any batch, and in training by a draw of its own."""
 
 import random
+from dataclasses import replace
 
 import lstm_models
 import numpy as np
@@ -16,6 +17,7 @@ from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.data.parse_dropout import uniform
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.sentences import unparsed
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.translator import Translator
@@ -280,3 +282,15 @@ def test_words_of_an_unparsed_line():
     assert [t.space_after for t in line.tokens] == [True, False, True, False, True]
     assert not line.parsed
     assert not to_stored(line, LabelInventory({"deprel": ["_"], "upos": ["_"], "xpos": ["_"]})).parsed
+
+
+def test_a_parse_without_the_distributions_that_a_model_reads(toy):
+    """Of one sentence among others: it is that sentence's error, or its parse counts as missing."""
+    task = untrained(toy.data, "ldd_transformer").task
+    reading = InteractiveInput(task)
+    line = next(line for line in toy.lines["test"] if line.words)
+    bare = replace(line, arcs=None)
+    with data_error("--distributions"):
+        reading.checked_parse(bare)
+    task.cfg.missing_parse = "neutral"
+    assert reading.checked_parse(line).parsed and not reading.checked_parse(bare).parsed
