@@ -31,7 +31,7 @@ ARGUMENTS = [
     TOKENIZE,
     Group(
         "pictures",
-        Option("--layers L", "numbers from 0 (default: all)", **SEVERAL, type=natural),
+        Option("--layers L", "numbers from 0, or -1 for the top layer (default: all)", **SEVERAL, type=int),
         Option("--heads H", "numbers from 0 (default: all)", **SEVERAL, type=natural),
         Option("--kind", "kind of attention (default: encoder)", choices=("encoder", "cross", "decoder")),
         Option("--tree NAME", "tree to draw: parser, gold, or 'NAME (predicted)'"),

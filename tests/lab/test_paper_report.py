@@ -112,6 +112,19 @@ def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
     assert by_name["DLAA"]["mean BLEU of the tests: ours"] == "3.75"
 
 
+def test_a_papers_figures_keep_their_digits_and_stand_beside_ours_of_their_variant(results, tmp_path):
+    values = recipe().model_dump(exclude_unset=True)
+    values["translate"] = {"variants": {"ten-best": {}}}
+    one = {"source": "T5", "test": "short", "metric": "RIBES", "variant": "ten-best", "figures": {"base": 0.231}}
+    values["published"] = [{**one, "figures": {"base": 0.231, "DLAA": 0.228}}]
+    results.reports[Scored("short", "ten-best")] = scored(0.0251, 0.0252)
+    (table,) = published(Plan(Recipe.model_validate(values), tmp_path / "paper.yaml"), results)
+    assert [row[1:] for row in table.rows] == [["0.231", "0.251"], ["0.228", "0.252"]]
+    values["published"] = [{**one, "variant": "other"}]
+    with pytest.raises(ValueError):
+        Recipe.model_validate(values)
+
+
 def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):
     buckets = [{"over": 0, "to": 10, "sentences": 4, "BLEU": {"base": 1.0, "DLAA": 2.0}}]
     table = {"of": "source", "width": 10, "buckets": buckets}

@@ -69,6 +69,15 @@ def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_pat
     assert caption(small, 2500, [1, 2]) == "2,500 training pairs, en parsed by supar, seeds 1, 2"
 
 
+def test_null_on_the_command_line_is_the_default(tmp_path):
+    path = tmp_path / "paper.yaml"
+    path.write_text(PAPER + "commands: {one: {reason: r, run: r, outputs: [o]}}\n")
+    assert load(path).commands and not load(path, {"commands": "null"}).commands
+    assert load(path, {"published": "null", "train.lr": "null"}).train == {"max-update": "4000"}
+    system = load(path, {"systems.plain.train.lr": "null"}).systems["plain"]
+    assert system.train == {"lr": None}, "which takes it from the recipe's options"
+
+
 def test_what_differs_is_marked_by_words_or_characters():
     first, second = differences("the old man saw it", "the man saw him")
     assert [part.strip() for part, marked in first if marked] == ["old", "it"]

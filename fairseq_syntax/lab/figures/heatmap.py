@@ -50,7 +50,7 @@ def heat_maps(
     Args:
         system: the name of the system whose attention is drawn
         kind: ``encoder``, ``cross`` or ``decoder``
-        layers, heads: 0-based; None for all
+        layers, heads: 0-based; None for all; layer -1 is the top layer
         tree: the tree to draw above the source words (``parser``, ``gold``, …); None for the first one
         src: the code of the source language, which decides the writing direction
 
@@ -61,7 +61,7 @@ def heat_maps(
     if kind not in output.attention:
         raise SyntaxDataError(f"{system} has no {kind} attention", hint=meant(kind, output.attention))
     weights = output.attention[kind]
-    layers = _existing("layer", layers, len(weights))
+    layers = _existing("layer", layers and [len(weights) - 1 if n == -1 else n for n in layers], len(weights))
     heads = _existing("head", heads, max(len(weights[layer]) for layer in layers))
     if tree is not None and tree not in exhibit.trees:
         raise SyntaxDataError(f"sentence {exhibit.number} has no tree {tree}", hint=meant(tree, exhibit.trees))

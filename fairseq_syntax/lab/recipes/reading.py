@@ -6,6 +6,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,12 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
         try:
-            keys = _set(document.values, key, _loaded(text)[1])
+            value = _loaded(text)[1]
+            keys = _set(document.values, key, value)
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
+        if value is None and keys[0] != "systems":  # the default, as null in a recipe that extends another
+            reduce(getitem, keys[:-1], document.values).pop(keys[-1])
         for depth in range(1, len(keys) + 1):
             document.places.setdefault(_dashed(keys[:depth]), (path, None))
     document.values = _with_dashes(document.values)

@@ -362,7 +362,8 @@ def published(plan: Plan, results: Results) -> list[Table]:
             of_paper = [f"ours: {run}" for run in [ran(plan, results)] if run]
             notes += [*of_paper, *told(plan)]
         names = dict.fromkeys(name for one in some for name in one.figures)
-        rows = [[name, *(number(column.get(name)) for column in columns)] for name in names]
+        digits = max(2, *(len(repr(figure).partition(".")[2]) for one in some for figure in one.figures.values()))
+        rows = [[name, *(number(column.get(name), digits) for column in columns)] for name in names]
         compared.append(Table(source, header, rows, notes))
     return compared
 
@@ -378,7 +379,9 @@ def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
     tests = plan.tests if metric != one.metric else [one.test] if one.test else plan.tests[:2]
     if metric == one.metric and len(tests) > 1:
         return {}  # the paper does not name the test set
-    reports = [results.reports.get(Scored(test, lines=one.lines or ""), {"systems": []}) for test in tests]
+    reports = [
+        results.reports.get(Scored(test, one.variant or MAIN, one.lines or ""), {"systems": []}) for test in tests
+    ]
     scores = {}
     for name in plan.recipe.systems:
         values = [_entry(report, name).get("mean", {}).get(metric) for report in reports]

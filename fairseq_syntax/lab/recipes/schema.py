@@ -314,6 +314,7 @@ class Published(Section):
     source: str = _key(..., "paper and table")
     test: Name | None = _key(None, "test set (default: all)")
     lines: Name | None = _key(None, "subset of lines: a name of `score.lines`")
+    variant: Name | None = _key(None, "translation variant: a name of `translate.variants`")
     metric: str = _key("BLEU", "name of the metric in the paper")
     figures: dict[str, float] = _key(..., "figures by system; systems that only the paper has are shown too")
     note: str = _key("", "how the measurement differs")
@@ -408,6 +409,8 @@ class Recipe(Section):
         for key, values in {**of_language, "size": self.pieces.size}.items():
             for lang in values if isinstance(values, dict) else ():
                 _check_names([lang], langs, "language", "pieces", key, lang)
+        for number, one in enumerate(self.published):
+            _check_names(filter(None, [one.variant]), self.translate.variants, "variant", "published", str(number))
         self._check_set_here()
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
