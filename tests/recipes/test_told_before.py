@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from data_errors import run
@@ -159,6 +160,18 @@ def test_importing_the_checks_does_not_import_fairseq():
     """It would print fairseq's notices of packages that are not installed."""
     program = "import sys, fairseq_syntax.lab.recipes.checks; assert 'fairseq' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_too_little_space_is_told(wrong, monkeypatch):
+    """For Adam's moments, too, and the best and the last checkpoint of each seed."""
+    path = wrong(("systems:", "seeds: [1, 2, 3]\nsystems:"))
+    plan, told = Plan(load(path), path), []
+    for free in (1 << 40, 0):
+        monkeypatch.setattr(
+            "fairseq_syntax.lab.recipes.checks.disk_usage", lambda path, free=free: SimpleNamespace(free=free)
+        )
+        told.append([*problems(plan, plan.stages(plan.runs), check_line)])
+    assert told[0] == [] and "3 models" in str(told[1][0]) and told[1][0].option == "--output"
 
 
 def test_a_right_recipe_has_no_problems(wrong, capsys):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError, meant
@@ -44,7 +46,8 @@ def problems(plan: Plan, stages: Sequence[Stage], check_line: Callable[[list[str
     yield from _missing_inputs(stages, plan)
     yield from _of_commands(stages, plan, check_line)
     if first and folder is None:
-        yield from _Runs(plan).problems([*first.values()])
+        trained = Counter(stage.run.partition("/")[0] for stage in stages if stage.kind == "train" and stage.run)
+        yield from _Runs(plan).problems([*first.values()], trained)
 
 
 def _folder_problem(plan: Plan) -> SyntaxDataError | None:
@@ -113,14 +116,20 @@ class _Runs:
         self.plan, self.document = plan, read(plan.path)
         self._told: set[tuple[str, str]] = set()  # program and message, which several systems may share
         self._updated: set[tuple[Any, ...]] = set()  # the arguments of runs that have made an update and a search
+        self._bytes: dict[str, int] = {}  # of a checkpoint of a system
         self._known: dict[str, set[str]] = {"train": set(), "translate": set()}  # all options of the runs' programs
 
-    def problems(self, runs: Sequence[Run]) -> Iterator[SyntaxDataError]:
-        """What is refused of some runs, and options that none of them has."""
+    def problems(self, runs: Sequence[Run], trained: Mapping[str, int]) -> Iterator[SyntaxDataError]:
+        """What is refused of some runs, options that none of them has, and too little space for their checkpoints.
+
+        Args:
+            trained: how many models of a system are to be trained
+        """
         with closing(Rehearsal(self.plan)) as rehearsal:
             for run in runs:
                 yield from self._of_run(run, rehearsal)
         yield from self._unknown_null()
+        yield from self._space(trained)
 
     def _of_run(self, run: Run, rehearsal: Rehearsal) -> Iterator[SyntaxDataError]:
         if self.plan.recipe.systems[run.system].checkpoint is not None:  # nothing is trained
@@ -139,6 +148,7 @@ class _Runs:
         if rehearsed is None:
             return
         self._known["train"] |= set(rehearsed.known)
+        self._bytes[run.system] = rehearsed.checkpoint_bytes
         if run.system in self.plan.recipe.score.trees:
             from fairseq_syntax.use.parent_head import parent_head  # here, as it imports fairseq
 
@@ -232,6 +242,18 @@ class _Runs:
                     hint = "decimals have a point" if key.isdecimal() else meant(key, known)
                     message = f"{'.'.join(place)}: {key} is not an option of fairseq"
                     yield SyntaxDataError(message, path=where, line=line, hint=hint)
+
+    def _space(self, trained: Mapping[str, int]) -> Iterator[SyntaxDataError]:
+        """Too little space for the best and the last checkpoint of each model."""
+        there = next(path for path in (self.plan.folder, *self.plan.folder.parents) if path.exists())
+        needed, free = (
+            sum(2 * self._bytes.get(one, 0) * count for one, count in trained.items()),
+            disk_usage(there).free,
+        )
+        if needed > free:
+            message = f"the checkpoints of {sum(trained.values())} models need {needed / 1e9:.1f} GB, and "
+            message += f"{free / 1e9:.1f} GB are free"
+            yield SyntaxDataError(message, path=there, option="--output", hint="name a folder on another disk")
 
     def _without_parse(self, run: Run) -> Iterator[SyntaxDataError]:
         """Options that a translation without a parse would leave out, and so differ in."""

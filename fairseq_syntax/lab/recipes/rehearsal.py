@@ -55,6 +55,12 @@ class Rehearsed:
         """The number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The size of a checkpoint: float32 parameters and, with Adam, two moments of each."""
+        has_moments = "adam" in str(self.cfg.optimizer._name) and not self.cfg.checkpoint.no_save_optimizer_state
+        return self.parameters * (12 if has_moments else 4)
+
 
 class Rehearsal:
     """The trainings and searches of a plan, over placeholder data in a temporary folder."""
