@@ -121,6 +121,9 @@ def _raw_lines(path: StrPath) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             yield from _decompressed(path, file)
+    except MemoryError as error:
+        hint = "a compressed file may have a thousand times its size in text"
+        raise SyntaxDataError("a line does not fit into memory", path=path, hint=hint) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error

@@ -471,3 +471,16 @@ def test_files_in_linked_folders_are_found_once(tmp_path):
     names = [path.relative_to(data).as_posix() for path in files_below(data)]
     assert sorted(names) == ["again/test.en", "big/test.en", "own/train.en", "valid.en"]
     assert [path.name for path in files_below(data, "own/*.en")] == ["train.en"]
+
+
+def test_a_line_larger_than_the_memory_is_an_error_of_its_file(tmp_path, monkeypatch):
+    """As in an archive of one line, which may have a thousand times the size of its file."""
+
+    def too_large(*_: object) -> None:
+        raise MemoryError
+
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"a\n"))
+    monkeypatch.setattr("fairseq_syntax.runtime.files._decompressed", too_large)
+    with data_error(path=path):
+        list(read_lines(path))
