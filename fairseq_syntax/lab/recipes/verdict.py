@@ -14,7 +14,7 @@ from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER
 from fairseq_syntax.lab.scoring.tables import number
 
 # Below these, a model has learned so little that its scores say nothing of a system; a bootstrap does not know that.
-LEAST_SCORES = {"BLEU": 3.0, "BLEU-char": 3.0, "chrF": 15.0}
+LEAST_SCORES = {"BLEU": 3.0, "BLEU-char": 3.0, "chrF": 15.0, "exact": 1.0}
 # What a result does not depend on.
 _ELSEWHERE = (
     "extends",
