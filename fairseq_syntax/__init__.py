@@ -56,6 +56,7 @@ def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
     _register()
     _load_plugins()  # by themselves, since a plugin may call this function
+    plugins.load_named()
     plugins.load_folders(plugins.as_folders(user_dir))
 
 
@@ -79,7 +80,6 @@ def _load_plugins() -> None:
 
     plugins.note_folders()
     plugins.load_installed()
-    plugins.load_named()
 
 
 if "fairseq" in sys.modules:

@@ -43,6 +43,8 @@ def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if environment.get("FAIRSEQ_SYNTAX_USER_DIR"):  # the server has registered without it
+        import_module("fairseq_syntax").register()
     sys.argv, name = argv, Path(argv[0]).name
     if name != "fairseq-generate":  # this one has the log as fairseq's tasks set it up; the others begin with their own
         logging.getLogger().handlers.clear()
