@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from argparse import ArgumentParser
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import toy_data
 from own_plugin import EXAMPLE, own_plugin
 from warm_commands import warm_commands
@@ -109,3 +111,33 @@ def test_fairseqs_commands_and_python_load_its_models(shell, model):
         data, parse = shell.folder / "toy/data", shell.folder / "toy/raw/test.en.conllu"
         translator = Translator.load(shell.folder / model, data, device="cpu", user_dir=folder)
         assert len(translator.translate(list(read_conllu(parse)))) == toy_data.SIZES["test"]
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_elsewhere_and_what_is_plain_at_inference_is_exported(shell):
+    """The recipe of the example, a part of its systems, as anyone would begin."""
+    draw = random.Random(3)
+    (shell.folder / "corpus").mkdir()
+    for split, lines in (("train", 60), ("valid", 8), ("test", 12)):
+        for lang in ("en", "de"):
+            text = (" ".join(draw.choices(toy_data.WORDS, k=draw.randint(3, 9))) for _ in range(lines))
+            (shell.folder / "corpus" / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in text))
+    shutil.copy(EXAMPLE / "recipe.yaml", shell.folder)
+    line = "fairseq-syntax run recipe.yaml --smoke --workers 1 --only"
+    wrong = shell.run(
+        f"{line} tree_alibi --dry-run --set systems.tree_alibi.options.encoder-syntax=tree_albi", status=1
+    )
+    assert "did you mean tree_alibi" in wrong
+    shell.run(f"{line} transformer grandparents tree_alibi.linear")
+    models = shell.folder / "runs/recipe-smoke/models"
+    recorded = {
+        name: torch.load(models / name / "1/checkpoint_last.pt", weights_only=True)["extra_state"]["plugins"]
+        for name in ("transformer", "grandparents", "tree_alibi.linear")
+    }
+    assert recorded.pop("transformer") == [], "user_dir: []"
+    assert [[one["name"] for one in of_model] for of_model in recorded.values()] == [[PLUGIN], [PLUGIN]]
+    checkpoint = "runs/recipe-smoke/models/grandparents/1/checkpoint_last.pt"
+    shell.run(f"fairseq-syntax export {checkpoint} --user-dir {PLUGIN} --to fairseq --output exported")
+    (shell.folder / "text").write_text("a man\n")
+    shell.run("fairseq-syntax translate exported --input text --output out.de")
+    assert (shell.folder / "out.de").read_text("utf-8").count("\n") == 1
