@@ -70,12 +70,12 @@ def test_measures_that_prose_names_are_there() -> None:
 
 @pytest.mark.checkout
 def test_files_that_prose_names_are_there() -> None:
-    """In every page and docstring; the manual's own examples of what one may write are named after siblings."""
+    """In every page and docstring; NAME stands for the name of what one may write."""
     named = re.compile(rf"(?<![\w./-])((?:{'|'.join(TREES)})/[\w./-]+\.(?:md|py|sh|yaml))\b")
     trees = [ROOT / tree for tree in TREES if tree != "tests"]
     pages = [*ROOT.glob("*.md"), *(path for tree in trees for kind in ("md", "py") for path in tree.rglob(f"*.{kind}"))]
     pages = [page for page in pages if "generated" not in page.parts]
-    found = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "siblings" not in name}
+    found = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "NAME" not in name}
     assert len(found) > 50
     assert sorted(name for name in found if not (ROOT / name).exists()) == []
 
