@@ -13,6 +13,7 @@ from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, USER_D
 from fairseq_syntax.cli.command import Command, Group, Option
 from fairseq_syntax.cli.options import refuse, sentence_numbers
 from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, check_output
 from fairseq_syntax.runtime.named_files import file_by_name, model_name
@@ -31,7 +32,7 @@ ARGUMENTS = [
     TOKENIZE,
     Group(
         "pictures",
-        Option("--layers L", "numbers from 0, or -1 for the top layer (default: all)", **SEVERAL, type=int),
+        Option("--layers L", "numbers from 0, or -1 for the top layer (default: all)", **SEVERAL, type=whole(-1)),
         Option("--heads H", "numbers from 0 (default: all)", **SEVERAL, type=natural),
         Option("--kind", "kind of attention (default: encoder)", choices=("encoder", "cross", "decoder")),
         Option("--tree NAME", "tree to draw: parser, gold, or 'NAME (predicted)'"),

@@ -282,7 +282,8 @@ def _conflict(claims: Mapping[str, HeadClaims], training: Sequence[tuple[str, st
     if len(replacing) > 1:
         return f"{replacing[0]} and {replacing[1]} both compute the scores of"
     if len(training) > 1:
-        return f"the losses {training[0][1]} and {training[1][1]} cannot both train"
+        first, second = (f"{loss} of {name}" for name, loss in training[:2])
+        return f"the losses {first} and {second} cannot both train"
     for name, loss in training:
         if replacing and name != replacing[0]:
             return f"the loss {loss} of {name} would train what {replacing[0]} computes in"

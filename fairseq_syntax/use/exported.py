@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.pretrained import language_options
 from fairseq_syntax.runtime.files import as_data_error, make_folder
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, read_sealed, write_sealed
@@ -70,6 +69,8 @@ class Exported:
             raise SyntaxDataError(
                 "the model is not multilingual", option="--source-name, --target-name", hint="drop it"
             )
+        from fairseq_syntax.model.pretrained import language_options  # imports PyTorch and fairseq
+
         return language_options(self.languages, source or self.source_name, target or self.target_name)
 
     def save(self, folder: str | os.PathLike[str]) -> None:

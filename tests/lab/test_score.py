@@ -383,7 +383,7 @@ def test_generate_output_is_read_in_the_order_of_its_ids(tmp_path):
     assert report["systems"][0]["mean"]["distinct-1"] == 3 / 5
 
 
-@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n"), min_size=1), min_size=1))
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\0"), min_size=1), min_size=1))
 def test_any_text_is_read_line_by_line(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("any") / "text.gz"
     path.write_bytes(gzip.compress(("x\n" + "\n".join(lines) + "\n").encode()))

@@ -215,11 +215,13 @@ def test_other_options_of_a_system_are_reported(toy, caplog, trained, now, told)
 def test_a_checkpoint_that_lacks_parameters_is_named(toy, tmp_path):
     plain, small = tmp_path / "plain", {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
     toy_data.train(toy.data, plain, arch="transformer", **small)
+    start = "--finetune-from-model", plain / "checkpoint_last.pt"
+    toy_data.train(toy.data, tmp_path / "new", *start, arch="gcn_transformer", **small)  # a new system has its own
+    state = torch.load(plain / "checkpoint_last.pt")
+    del state["model"]["decoder.layers.0.fc1.weight"]
+    torch.save(state, plain / "checkpoint_last.pt")
     with pytest.raises(Exception, match=r"parameters from checkpoint .*checkpoint_last\.pt"):
-        toy_data.train(
-            toy.data, tmp_path / "new", "--finetune-from-model", plain / "checkpoint_last.pt",
-            arch="gcn_transformer", **small,
-        )  # fmt: skip
+        toy_data.train(toy.data, tmp_path / "other", *start, arch="gcn_transformer", **small)
 
 
 SYSTEMS = {
