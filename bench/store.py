@@ -21,7 +21,7 @@ from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.tokens import binarize_tokens
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 
 LINES = 65_536  # so many that starting two processes takes little of the time
 ROUNDS = 3
@@ -118,7 +118,7 @@ def binarizing_tokens() -> None:
             outputs = [folder / "ours.bin", folder / "ours.idx"]
             outputs[0].unlink(missing_ok=True)  # so that it is not done
             begin = time.perf_counter()
-            binarize_tokens(Step.of("bench", outputs), path, dictionary, workers=workers)
+            binarize_tokens(RecordedStep.of("bench", outputs), path, dictionary, workers=workers)
             return time.perf_counter() - begin
 
         def theirs(workers: int = workers) -> float:

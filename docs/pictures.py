@@ -513,7 +513,7 @@ def playground(models: Mapping[str, Path], parser_models: str | None, output: Pa
     from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 
     register()
-    from fairseq_syntax.use.serving.models import Source, load_models
+    from fairseq_syntax.use.serving.models import Source, load_served
     from fairseq_syntax.use.serving.service import Service
 
     program = chromium.find()
@@ -522,7 +522,7 @@ def playground(models: Mapping[str, Path], parser_models: str | None, output: Pa
     source = Source(load_parser(ParserOptions(model_dir=parser_models)))
     with (
         tempfile.TemporaryDirectory() as folder,
-        served.running(Service(load_models(models, device="cpu"), source)) as server,
+        served.running(Service(load_served(models, device="cpu"), source)) as server,
         closing(chromium.Browser(program, Path(folder, "profile"), *SIZE)) as page,
     ):
         page.open(f"http://127.0.0.1:{server.port}/")

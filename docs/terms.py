@@ -203,12 +203,12 @@ def structural_positions() -> Drawing:
 
 
 def predicted_parse() -> Drawing:
-    from fairseq_syntax.systems.predicted_parse import Words, ldd_factor, pascal_factor, predicted_parents
+    from fairseq_syntax.systems.predicted_parse import WordColumns, ldd_factor, pascal_factor, predicted_parents
 
     size = len(WORDS) + 1
     column = torch.arange(size)
     real = column < size - 1
-    words = Words(real[None], column[None], real[None], column[None].float())
+    words = WordColumns(real[None], column[None], real[None], column[None].float())
     scores = torch.full((1, size, size), -9.0)
     for i, head in enumerate(HEADS):
         scores[0, i, head] = 0.0

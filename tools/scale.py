@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fairseq_syntax.runtime.files import atomic_open  # noqa: E402
-from fairseq_syntax.runtime.jobs import Step  # noqa: E402
+from fairseq_syntax.runtime.jobs import RecordedStep  # noqa: E402
 
 LANGS = ("en", "de")
 VALID = 500
@@ -155,7 +155,7 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     """A row for each step; those of an earlier, stopped run are not repeated."""
     folder = work / str(pairs)
     texts = [folder / f"{name}.{lang}" for name in ("train", "valid") for lang in LANGS]
-    text = Step.of("text", texts, pairs=pairs)
+    text = RecordedStep.of("text", texts, pairs=pairs)
     with text.making() as record:
         if record is None:
             text.begin()
@@ -166,7 +166,7 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     told = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     about = {"cores": os.cpu_count(), "python": platform.python_version(), **json.loads(told)}
     for name, command in steps(folder, workers):
-        step = Step.of(name, [folder / f"{name or 'validation'}.row"], pairs=pairs, command=command)
+        step = RecordedStep.of(name, [folder / f"{name or 'validation'}.row"], pairs=pairs, command=command)
         if step.record() is not None:
             continue
         if name == "binarize" and not (folder / "spent").exists():  # the tokens stay, the store of the source goes

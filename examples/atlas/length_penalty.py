@@ -25,7 +25,7 @@ from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.schema import Variant
-from fairseq_syntax.lab.recipes.stages import Command, Stage, options
+from fairseq_syntax.lab.recipes.stages import Stage, StageCommand, options
 from fairseq_syntax.runtime.files import read_lines
 from fairseq_syntax.runtime.workers import cores
 
@@ -60,7 +60,7 @@ def stage(of: Plan, run: Run, subset: str) -> Stage:
     words += options({"nbest": search.get("beam") or FAIRSEQ_BEAM, "lenpen": 1})
     made = of.folder / "outputs" / "nbest" / f"{subset}.{run.system}.{run.seed}.out"
     name, reads = f"nbest {run} {subset}", of.reads(run, subset)
-    return of.stage("translate", name, [Command(words, stdout=made)], [made], reads=reads, run=str(run))
+    return of.stage("translate", name, [StageCommand(words, stdout=made)], [made], reads=reads, run=str(run))
 
 
 def beams_of(path: Path) -> list[list[Hypothesis]]:

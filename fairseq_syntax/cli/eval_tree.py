@@ -22,9 +22,9 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=5)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
+    from fairseq_syntax.lab.scoring.trees import collect_words, score_trees
 
-    scores = evaluate(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
+    scores = score_trees(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
     if args.json:
         print(json.dumps({name: asdict(score) for name, score in scores.items()}, indent=1))
         return

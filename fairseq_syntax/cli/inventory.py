@@ -14,7 +14,7 @@ from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_rereadable
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 ARGUMENTS = [
@@ -45,7 +45,7 @@ def main(args: Namespace) -> None:
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
     with chosen_workers(args, count=args.workers) as workers:
         path = dictionary_path(args.output, args.lang)
-        step = Step.of("dictionary", [path], texts, **options)
+        step = RecordedStep.of("dictionary", [path], texts, **options)
         finished(path, f"{make_dictionary(step, texts, workers=workers, **options)} symbols")
         if parses:
             path = labels_path(args.output, args.lang)

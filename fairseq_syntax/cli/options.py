@@ -20,7 +20,7 @@ from fairseq_syntax.runtime.files import atomic_open, is_read_once, read_lines, 
 from fairseq_syntax.runtime.named_files import check_distinct
 
 if TYPE_CHECKING:
-    from fairseq_syntax.lab.scoring.report import System
+    from fairseq_syntax.lab.scoring.report import ScoredSystem
 
 
 def refuse(args: Namespace, names: Collection[str], why: str, hint: str = "drop it") -> None:
@@ -55,7 +55,7 @@ def translator_options(args: Namespace) -> dict[str, Any]:
     }
 
 
-def read_translations(args: Namespace, *others: str | None) -> tuple[list[System], list[Any]]:
+def read_translations(args: Namespace, *others: str | None) -> tuple[list[ScoredSystem], list[Any]]:
     """Read the files of :data:`.arguments.TRANSLATIONS`; sets ``args.tokenize`` if it is None.
 
     Args:

@@ -34,9 +34,9 @@ class _Keys(argparse.Action):
     """Print all keys of a recipe, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
-        from fairseq_syntax.lab.recipes.reference import page
+        from fairseq_syntax.lab.recipes.reference import keys_page
 
-        print(page(), end="")
+        print(keys_page(), end="")
         parser.exit()
 
 

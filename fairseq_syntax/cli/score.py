@@ -66,14 +66,14 @@ def check(args: Namespace) -> None:
 
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.properties import Property
-    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
+    from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_parses, tables
     from fairseq_syntax.lab.scoring.shares import tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
     runs = [run for system in systems for run in system.runs]
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines, *(run.path for run in runs))
-    options = Options(
+    options = ScoreOptions(
         metrics=args.metrics or USUAL,
         tokenize=args.tokenize,
         lowercase=args.lowercase,

@@ -67,14 +67,14 @@ def main(args: Namespace) -> None:
     with imports_of("serve"):
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts
-        from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
+        from fairseq_syntax.use.serving.models import examples_of, load_served, load_source
         from fairseq_syntax.use.serving.server import serve
         from fairseq_syntax.use.serving.service import Service
 
     if args.missing_parse == "error":
         refuse(args, ["parse_timeout"], "only applies to --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
-    models = load_models(
+    models = load_served(
         systems_by_name(args.model, model_name),
         data=args.data,
         device=args.device,

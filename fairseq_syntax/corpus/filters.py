@@ -23,7 +23,7 @@ from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_paral
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.runtime.files import atomic_open, check_outputs, check_rereadable, decode_line
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
@@ -166,7 +166,7 @@ def filter_files(
     check_rereadable("it is read several times", *read)
     total = count_parallel_lines(inputs)
     options = {"limits": asdict(limits), "parse": bool(parse), "removed": bool(removed)}
-    step = Step.of("filter", targets, read, **options)
+    step = RecordedStep.of("filter", targets, read, **options)
 
     def merge(made: MadeParts) -> dict[str, Any]:
         report = Report(made.lines, sum(note["kept"] for note in made.notes()))

@@ -29,7 +29,7 @@ from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, errors_in
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 
 PART_LINES = 10_000
@@ -138,7 +138,7 @@ def write_multitask(doubling: Doubling, out: str, *, parsed: bool = True, seed: 
     if parsed:
         options["seed"] = seed
     name = f"multitask, {'doubled' if parsed else 'tagged'}"
-    step = Step.of(name, doubling.files(out), [*texts, *parse], **options)
+    step = RecordedStep.of(name, doubling.files(out), [*texts, *parse], **options)
     total = count_parallel_lines(texts)
     sides = [text_parts(path, PART_LINES) for path in texts]
     sides += [conllu_parts(path, PART_LINES, n_lines=total) for path in parse]

@@ -25,7 +25,7 @@ from fairseq_syntax.runtime.files import (
     fingerprint,
     uncompressed_name,
 )
-from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
@@ -74,7 +74,7 @@ def prepare_model(
         files = [[os.path.basename(path), file_sha256(path)] for path in training["files"]]
         record = {"options": options, "files": files}
     made_from = ["segmentation", loaded.fingerprint if loaded else None, record]
-    step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
+    step = RecordedStep(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
     with step.making() as done:
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
@@ -137,7 +137,7 @@ def segment_file(
     made_from = ["segment", VERSION, segmenter.fingerprint, file_sha256(path)]
     if segmenter.cut_from != TEXT and not is_conllu(path):  # because a text is segmented differently then
         made_from.append(segmenter.cut_from)
-    step = Step(tuple(outputs), fingerprint(*made_from))
+    step = RecordedStep(tuple(outputs), fingerprint(*made_from))
 
     def merge(made: MadeParts) -> dict[str, Any]:
         notes = made.notes()
@@ -181,7 +181,7 @@ def _parse_beside(pieces: Path) -> Path:
     return pieces.with_name(f"{pieces.name}.conllu")
 
 
-def _check_parse_beside(step: Step) -> None:
+def _check_parse_beside(step: RecordedStep) -> None:
     """Raise SyntaxDataError if a parse that was not written with earlier pieces has the name of their parse.
 
     New pieces of a text invalidate the parse of earlier ones, which is removed with them.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.segmentation import Segmenter, spaces_before
 from fairseq_syntax.corpus.store import schema as layout
-from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack, relabelled
+from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack_chunk, relabelled
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
@@ -34,7 +34,7 @@ from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import count_raw_lines, errors_in, file_sha256, fingerprint
-from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
@@ -135,7 +135,9 @@ def binarize(
     content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
     inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
     made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
-    step = Step((Path(out),), fingerprint("binarize", layout.VERSION, lang, made_from, labels.labels, labels.frozen))
+    step = RecordedStep(
+        (Path(out),), fingerprint("binarize", layout.VERSION, lang, made_from, labels.labels, labels.frozen)
+    )
     with_arcs = next((line.arcs is not None for line in read_conllu(parse) if line.words), False)
     metadata = {
         "lang": lang,
@@ -189,7 +191,7 @@ def _store_part(
                 raise SyntaxDataError(message, path=parses.path, line=line.file_line, hint=hint)
             stored.append(sentence)
         with errors_in(text.path):
-            batch = pack(stored, with_arcs=with_arcs, first=text.start)
+            batch = pack_chunk(stored, with_arcs=with_arcs, first=text.start)
     finally:
         stored.clear()  # otherwise the collector would search all of them
         if collecting:

@@ -13,7 +13,7 @@ from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
 from fairseq_syntax.data.labels import LabelInventory, to_stored
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
@@ -46,7 +46,7 @@ def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers =
         labels.save(out)
         return {column: len(names) - 1 for column, names in labels.labels.items()}
 
-    step = Step.of("labels", [out], parses)
+    step = RecordedStep.of("labels", [out], parses)
     source = with_spans(*(conllu_parts(path, SENTENCES_PER_CHUNK) for path in parses))
     note, _ = map_parts(step, source, _labels_of, merge, part_lines=SENTENCES_PER_CHUNK, workers=workers)
     return note

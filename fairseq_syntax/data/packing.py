@@ -20,7 +20,7 @@ __all__ = ["BatchSyntax", "PackedSyntax", "in_one_transfer", "pack", "target_syn
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedLayout:
     """The layout of a packed tensor, and values that only the host needs."""
 
     sizes: dict[str, int]  # the number of elements of each array, in the order of the tensor
@@ -38,7 +38,7 @@ class PackedSyntax(TypedDict):
     """
 
     packed: Tensor  # [N] int32: the bytes of all arrays, concatenated
-    layout: Layout
+    layout: PackedLayout
 
 
 BatchSyntax: TypeAlias = PackedSyntax | FlatSyntax[Tensor]
@@ -60,7 +60,7 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
     four_bytes = [array.astype(kinds.get(name, np.int32), copy=False).view(np.int32) for name, array in arrays.items()]
     return {
         "packed": torch.from_numpy(np.concatenate(four_bytes)),
-        "layout": Layout(
+        "layout": PackedLayout(
             sizes={name: len(array) for name, array in arrays.items()},
             lengths=Lengths(flat.n_pieces, flat.n_words),
             heads=flat.head,

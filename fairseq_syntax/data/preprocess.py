@@ -26,7 +26,7 @@ from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, load_tokens, make_dictionary
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines, read_raw_lines
-from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import note_files
 from fairseq_syntax.runtime.workers import Workers
@@ -297,7 +297,7 @@ def _make_dictionary(args: Namespace, langs: list[str]) -> None:
     outputs = [dictionary_path(args.destdir, lang) for lang in langs]
     options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
     options |= {f"{name}{side}": value for name, value in limits.items()}
-    step = Step.of("dictionary", outputs, texts, **options)
+    step = RecordedStep.of("dictionary", outputs, texts, **options)
     record = read_record(outputs[0])
     for path in outputs:
         if os.path.exists(path) and (record is None or record["made_from"] != step.made_from):
@@ -316,7 +316,7 @@ def _make_tokens(
         return
     base = tokens_prefix(args.destdir, split, args.source_lang, args.target_lang, lang)
     text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
-    step = Step.of("tokens", outputs, [text], symbols=dictionary.symbols, kind=args.dataset_impl)
+    step = RecordedStep.of("tokens", outputs, [text], symbols=dictionary.symbols, kind=args.dataset_impl)
     summary = binarize_tokens(step, text, dictionary, workers=args.workers)
     if summary is None:
         logger.info("[%s] %s is up to date", lang, outputs[0])

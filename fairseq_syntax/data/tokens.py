@@ -40,7 +40,7 @@ from fairseq_syntax.runtime.files import (
     count_raw_lines,
     read_lines,
 )
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
@@ -106,7 +106,7 @@ def _checked_kind(prefix: str) -> str:
 
 
 def make_dictionary(
-    step: Step,
+    step: RecordedStep,
     paths: Sequence[str | os.PathLike[str]],
     *,
     threshold: int,
@@ -146,7 +146,7 @@ def make_dictionary(
 
 
 def binarize_tokens(
-    step: Step, path: str | os.PathLike[str], dictionary: Any, *, workers: int = 1
+    step: RecordedStep, path: str | os.PathLike[str], dictionary: Any, *, workers: int = 1
 ) -> BinarizeSummary | None:
     """Write a token dataset, unless it is done. A killed run resumes with the missing parts.
 

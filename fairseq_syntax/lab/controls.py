@@ -52,7 +52,7 @@ CONTROLS = (*STRUCTURES, "shuffled", "relabelled", "one-best", "damaged")
 
 
 @dataclass
-class Sentence:
+class SentenceTree:
     """The tree of one sentence: 0-based ``heads`` (the root is its own), labels, and each word's arcs, if any."""
 
     heads: list[int]
@@ -108,7 +108,7 @@ class Control:
             rng = self._random(name, line.line_number)
             yield with_sentences(line, [self._changed(name, sentence, rng) for sentence in sentences_of(line)])
 
-    def _changed(self, name: str, sentence: Sentence, rng: Random) -> Sentence:
+    def _changed(self, name: str, sentence: SentenceTree, rng: Random) -> SentenceTree:
         if name == "relabelled":
             return relabelled(sentence, rng)
         if name == "one-best":
@@ -117,7 +117,7 @@ class Control:
             return self._damaged(sentence, rng)
         return with_heads(sentence, control_heads(name, sentence.heads, rng))
 
-    def _damaged(self, sentence: Sentence, rng: Random) -> Sentence:
+    def _damaged(self, sentence: SentenceTree, rng: Random) -> SentenceTree:
         assert self.wrong_arcs is not None  # checked in __post_init__
         wanted = sum(rng.random() < self.wrong_arcs for _ in sentence.heads)
         heads = with_wrong_arcs(sentence.heads, wanted, rng)
@@ -150,14 +150,14 @@ class Control:
                 yield with_sentences(line, list(islice(rest, len(line.sentences))))
 
 
-def sentences_of(line: ParsedLine) -> list[Sentence]:
+def sentences_of(line: ParsedLine) -> list[SentenceTree]:
     """The trees of a line's sentences."""
     arcs: list[list[WordArc]] = [[] for _ in line.words]
     starts = [start for start, end in line.sentences for _ in range(end - start)]
     for word, head, label, p in line.arcs or ():
         arcs[word].append((head - starts[word], label, p))
     return [
-        Sentence(
+        SentenceTree(
             [head - start for head in line.heads[start:end]],
             line.deprels[start:end],
             None if line.arcs is None else arcs[start:end],
@@ -166,7 +166,7 @@ def sentences_of(line: ParsedLine) -> list[Sentence]:
     ]
 
 
-def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLine:
+def with_sentences(line: ParsedLine, sentences: Sequence[SentenceTree]) -> ParsedLine:
     """The line with new trees; arcs are sorted by probability, and the owners of tokens' pieces are recomputed."""
     heads: list[int] = []
     deprels: list[str] = []
@@ -190,7 +190,7 @@ def masses(arcs: Iterable[WordArc], column: int) -> dict[Any, float]:
     return mass
 
 
-def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
+def with_heads(sentence: SentenceTree, heads: list[int]) -> SentenceTree:
     """The sentence with new heads. Labels and probabilities are kept, but the old and new root swap theirs."""
     # The label `root` and its distribution always belong to the root.
     before, after = root_of(sentence.heads), root_of(heads)
@@ -201,10 +201,10 @@ def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
         [(head, label, min(p, 1.0)) for label, p in masses(sentence.arcs[word], 1).items()]
         for head, word in zip(heads, source)
     ]
-    return Sentence(heads, [sentence.deprels[word] for word in source], arcs)
+    return SentenceTree(heads, [sentence.deprels[word] for word in source], arcs)
 
 
-def relabelled(sentence: Sentence, rng: Random) -> Sentence:
+def relabelled(sentence: SentenceTree, rng: Random) -> SentenceTree:
     """The sentence with the labels of all words except the root permuted uniformly at random.
 
     In distributions, if word w gets the label of word v, its arcs to other words have the probabilities
@@ -218,7 +218,7 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     source = {root: root, **dict(zip(others, shuffled))}
     deprels = [sentence.deprels[source[word]] for word in range(len(sentence.heads))]
     if sentence.arcs is None:
-        return Sentence(sentence.heads, deprels, None)
+        return SentenceTree(sentence.heads, deprels, None)
     to_words = [[arc for arc in arcs if arc[0] != word] for word, arcs in enumerate(sentence.arcs)]
     labels: list[dict[str, float]] = []
     for word, arcs in enumerate(to_words):
@@ -230,10 +230,10 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
         changed.append([arc for arc in arcs if arc[0] == word])
         for head, p in masses(to_words[word], 0).items():
             changed[word] += [(head, label, min(p * q, 1.0)) for label, q in labels[source[word]].items()]
-    return Sentence(sentence.heads, deprels, changed)
+    return SentenceTree(sentence.heads, deprels, changed)
 
 
-def hedged(sentence: Sentence, doubt: float) -> Sentence:
+def hedged(sentence: SentenceTree, doubt: float) -> SentenceTree:
     """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest spread evenly over other heads.
 
     All arcs have the word's label in the tree. Possible heads are all other words and the artificial root, which is
@@ -248,10 +248,10 @@ def hedged(sentence: Sentence, doubt: float) -> Sentence:
         ]
         for head, label, of_word in zip(sentence.heads, sentence.deprels, sentence.arcs)
     ]
-    return Sentence(sentence.heads, sentence.deprels, arcs)
+    return SentenceTree(sentence.heads, sentence.deprels, arcs)
 
 
-def one_best(sentence: Sentence) -> Sentence:
+def one_best(sentence: SentenceTree) -> SentenceTree:
     """Each word's arc in the tree with probability 1, also for a parse without distributions."""
     arcs = [[(head, label, 1.0)] for head, label in zip(sentence.heads, sentence.deprels)]
-    return Sentence(sentence.heads, sentence.deprels, arcs)
+    return SentenceTree(sentence.heads, sentence.deprels, arcs)

@@ -40,7 +40,7 @@ from fairseq_syntax.runtime.locks import locked
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     """Output files made from inputs, with a record of whether they are complete.
 
     A step that writes to a pipe or a device, such as ``/dev/stdout``, has no record and is never done.
@@ -54,7 +54,9 @@ class Step:
     made_from: str
 
     @classmethod
-    def of(cls, name: str, outputs: Sequence[StrPath], inputs: Sequence[StrPath] = (), **options: object) -> Step:
+    def of(
+        cls, name: str, outputs: Sequence[StrPath], inputs: Sequence[StrPath] = (), **options: object
+    ) -> RecordedStep:
         """A step given by its name, its inputs, and its options (JSON values; paths are represented by their names)."""
         content = [file_sha256(path) for path in inputs]
         return cls(tuple(map(Path, outputs)), fingerprint(name, content, options))

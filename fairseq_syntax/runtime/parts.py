@@ -28,7 +28,7 @@ from fairseq_syntax.runtime.files import (
     make_folder,
     remove_leftovers,
 )
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.workers import Workers, in_workers
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ Made = tuple[Note, bytes]  # the content of a part
 
 
 def map_parts(
-    step: Step,
+    step: RecordedStep,
     source: Iterable[tuple[Span, Task]],
     make: Callable[[Task], Made],
     merge: Callable[[MadeParts], Note | None],
@@ -152,7 +152,7 @@ class Parts:
     fingerprint: str
 
     @classmethod
-    def of(cls, step: Step, part_lines: int) -> Parts:
+    def of(cls, step: RecordedStep, part_lines: int) -> Parts:
         """The parts of a step, with the given number of lines each."""
         return cls(step.outputs[0].absolute(), fingerprint(step.made_from, part_lines))
 

@@ -32,7 +32,7 @@ from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.pascal import gaussian
 
 
-class Words(NamedTuple):
+class WordColumns(NamedTuple):
     """The words of a batch, determined only from its tokens. All are [B, T]."""
 
     real: Tensor  # bool, True on pieces, False on </s> and padding
@@ -41,7 +41,7 @@ class Words(NamedTuple):
     middle: Tensor  # float32, at the first piece of a word the mean column of its pieces, elsewhere the own column
 
 
-def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> Words:
+def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> WordColumns:
     """Find words by the marks of their pieces.
 
     Args:
@@ -55,10 +55,10 @@ def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor)
     # The running maximum propagates the column of a word's first piece to its later pieces.
     first = column.masked_fill(real & ~begins, 0).cummax(dim=1).values
     pieces = torch.zeros_like(column).scatter_add_(1, first, torch.ones_like(column))
-    return Words(real, first, begins, column + (pieces - 1).clamp(min=0) / 2)
+    return WordColumns(real, first, begins, column + (pieces - 1).clamp(min=0) / 2)
 
 
-def predicted_parents(scores: Tensor, words: Words) -> Tensor:
+def predicted_parents(scores: Tensor, words: WordColumns) -> Tensor:
     """P: for each piece, the probability that the head of its word is the word that begins at column w.
 
     Both the scores of the parent head and P (float32) are [B, T, T]; row: dependent, column: head. Rows of ``</s>`` and
@@ -71,14 +71,14 @@ def predicted_parents(scores: Tensor, words: Words) -> Tensor:
     return rows.gather(1, words.first[:, :, None].expand_as(rows))  # later pieces have the row of the first
 
 
-def pascal_factor(parents: Tensor, words: Words, variance: float) -> Tensor:
+def pascal_factor(parents: Tensor, words: WordColumns, variance: float) -> Tensor:
     """``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``, [B, T, T] float32."""
     column = torch.arange(parents.size(1), device=parents.device)
     # Row w is the Gaussian around the word that begins at w; P is 0 if none begins there.
     return parents @ gaussian(words.middle[:, :, None], column, variance)
 
 
-def ldd_factor(parents: Tensor, words: Words) -> Tensor:
+def ldd_factor(parents: Tensor, words: WordColumns) -> Tensor:
     """``P[i, w(j)]`` between real pieces and 0 elsewhere, [B, T, T] float32."""
     spread = parents.gather(2, words.first[:, None, :].expand_as(parents))
     return spread * (words.real[:, :, None] & words.real[:, None, :])
@@ -153,7 +153,7 @@ class PredictedParse(EncoderSystem):
         """Called by fairseq before each update."""
         self.updates = num_updates
 
-    def factor(self, parents: Tensor, words: Words) -> Tensor:
+    def factor(self, parents: Tensor, words: WordColumns) -> Tensor:
         """The factor [B, T, T] of the scores, from the distribution over parents."""
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ class PredictedParse(EncoderSystem):
 class PredictedPascal(PredictedParse):
     """PASCAL's factor from a predicted distribution over parents."""
 
-    def factor(self, parents: Tensor, words: Words) -> Tensor:
+    def factor(self, parents: Tensor, words: WordColumns) -> Tensor:
         return pascal_factor(parents, words, self.options.predicted_variance)
 
 
@@ -195,7 +195,7 @@ class PredictedPascal(PredictedParse):
 class PredictedLdd(PredictedParse):
     """LDD's unlabelled factor from a predicted distribution over parents."""
 
-    def factor(self, parents: Tensor, words: Words) -> Tensor:
+    def factor(self, parents: Tensor, words: WordColumns) -> Tensor:
         return ldd_factor(parents, words)
 
 

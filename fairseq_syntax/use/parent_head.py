@@ -93,7 +93,7 @@ class ParentHeadParser(Parser):
         # The trees are over tokens; they are mapped to words by each token's first word.
         token_of = np.repeat(np.arange(len(line.tokens)), [token.last - token.first + 1 for token in line.tokens])
         spans = [(int(token_of[start]), int(token_of[end - 1]) + 1) for start, end in line.sentences]
-        tree, probabilities = decode_line(scores, spans)
+        tree, probabilities = decode_parents(scores, spans)
         first = [token.first for token in line.tokens]
         # A token's other words attach to its first word, which is therefore given all pieces. The tokens are copies
         # made by the segmentation.
@@ -155,7 +155,7 @@ def between_words(of_pieces: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return of_pieces[np.ix_(first, first)]
 
 
-def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
+def decode_parents(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
     """Find the best tree of each sentence in a line.
 
     Args:

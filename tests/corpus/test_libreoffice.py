@@ -137,7 +137,7 @@ def test_what_is_prose(text, taken):
 
 def is_near_copy(one: str, other: str) -> bool:
     """By the definition, of two paragraphs."""
-    a, b = libreoffice.masked(one), libreoffice.masked(other)
+    a, b = libreoffice.mask_names(one), libreoffice.mask_names(other)
     if a == b:
         return True
 

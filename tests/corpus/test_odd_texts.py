@@ -21,7 +21,7 @@ from fairseq_syntax.corpus.segmentation_files import segment_file
 from fairseq_syntax.corpus.text_parts import conllu_parts
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet, Item, _checked
+from fairseq_syntax.lab.scoring.contrast_sets import ContrastItem, ContrastSet, _checked
 
 
 def rows(*words: str, label: str = "dep", upos: str = "NOUN") -> str:
@@ -134,10 +134,10 @@ def test_a_source_that_no_pair_uses_may_be_empty(caplog):
     contrast = ContrastSet("a", ["text", ""])
     contrast.row(0, "right")
     contrast.row(0, "wrong")
-    contrast.items = [Item(0, 1, "a")]
+    contrast.items = [ContrastItem(0, 1, "a")]
     assert _checked(contrast, "a", first_line=1) and not caplog.records
     contrast.row(1, "right")
-    contrast.items.append(Item(2, 1, "a"))
+    contrast.items.append(ContrastItem(2, 1, "a"))
     assert _checked(contrast, "a", first_line=1) and len(caplog.records) == 1, "published sets have some"
 
 

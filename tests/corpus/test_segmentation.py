@@ -33,7 +33,7 @@ from fairseq_syntax.corpus.segmentation_training import read_words, train_segmen
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.data.preprocess import check_text
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 
 TEXT = """A man sees the girl with the telescope.
 The girl does n't see the man @@ home.
@@ -648,13 +648,13 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
     args.source_labels = "labels.json"  # so that no parse is needed
     check_text(args)
 
-    def begin(self, begin=Step.begin):
+    def begin(self, begin=RecordedStep.begin):
         begin(self)
         if self.outputs[0].name == "valid.en":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Step, "begin", begin)
+        patch.setattr(RecordedStep, "begin", begin)
         assert run_segment(*train, "--vocab-size", "80", "--input", corpus, valid) == 130, "interrupted"
     with data_error(path="valid.en"):
         check_text(args)

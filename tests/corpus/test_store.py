@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from random_parses import numbers
 
 from fairseq_syntax.corpus.store import schema
-from fairseq_syntax.corpus.store.chunk import pack
+from fairseq_syntax.corpus.store.chunk import pack_chunk
 from fairseq_syntax.corpus.store.flat import ARC_FIELDS, WORD_FIELDS
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
@@ -411,7 +411,7 @@ def test_two_at_once(tmp_path):
 
     def interrupted():
         """The batches of one; before the last time that they are gone through, the other store is written."""
-        batches.append(pack(one, with_arcs=False))
+        batches.append(pack_chunk(one, with_arcs=False))
         if len(batches) == 2:
             assert len(write(path, other)) == 4
         return iter(batches[:1])

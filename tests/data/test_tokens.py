@@ -19,7 +19,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, make_dictionary
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Parts
 
 WORDS = [
@@ -74,13 +74,15 @@ def interrupted(at: int, made: list[int]):
 
 
 def binarize(path: Path, prefix: Path, words: Dictionary, workers: int = 1):
-    step = Step.of("tokens", [f"{prefix}.bin", f"{prefix}.idx"], [path])
+    step = RecordedStep.of("tokens", [f"{prefix}.bin", f"{prefix}.idx"], [path])
     return binarize_tokens(step, path, words, workers=workers)
 
 
 def counted(path: Path, out: Path, workers: int = 1, **options: int) -> Dictionary:
     options = {"threshold": -1, "nwords": -1, "padding_factor": 8, **options}
-    symbols = make_dictionary(Step.of("dictionary", [out], [path], **options), [path], workers=workers, **options)
+    symbols = make_dictionary(
+        RecordedStep.of("dictionary", [out], [path], **options), [path], workers=workers, **options
+    )
     made = load_dictionary(out)
     assert symbols == len(made)
     return made

@@ -21,7 +21,7 @@ from fairseq_syntax.lab.scoring import properties, significance
 from fairseq_syntax.lab.scoring.by_property import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
-from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import p_value
 
 TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"
@@ -188,7 +188,7 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
     for name, lines in zip(("a", "b", "c"), runs):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     systems = [read_system(f"{name}={tmp_path / name}") for name in "abc"]
-    report = evaluate(systems, [refs], Options(metrics=["bleu"], resamples=100, trials=100))
+    report = evaluate(systems, [refs], ScoreOptions(metrics=["bleu"], resamples=100, trials=100))
     tests = [system["tests"]["BLEU"] for system in report["systems"][1:]]
     for name, raw in (
         ("bootstrap", [t["bootstrap"]["p"] for t in tests]),

@@ -25,7 +25,7 @@ from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
-from fairseq_syntax.lab.scoring.report import Options, System, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate, read_system, tables
 from fairseq_syntax.lab.scoring.tables import Table
 
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
@@ -152,7 +152,7 @@ def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_pat
     for name, side in zip("abc", [*sides, refs[1:] + refs[:1]]):
         (tmp_path / name).write_text("\n".join(side))
     systems = [read_system(f"{name}={tmp_path / name}") for name in "abc"]
-    options = Options(metrics=["bleu", "chrf"], resamples=50, trials=50)
+    options = ScoreOptions(metrics=["bleu", "chrf"], resamples=50, trials=50)
     both = evaluate(systems, [refs], options, baseline="b", also_against=["a", "b"])
     for base in "ab":
         alone = evaluate(systems, [refs], options, baseline=base)
@@ -201,7 +201,7 @@ def test_systems_of_repeated_options_add_up(files):
 def test_length_is_the_sources_where_a_source_is_given(files):
     refs = read_text(files / "ref")
     source = ["w"] * 100 + ["w w w w w w"] * 50
-    options = Options(metrics=["bleu"], by_length=5)
+    options = ScoreOptions(metrics=["bleu"], by_length=5)
     found = evaluate([read_system(str(files / "a"))], [refs], options, sources=source)["by_length"]
     assert found["of"] == "source"
     assert [(b["over"], b["to"], b["sentences"]) for b in found["buckets"]] == [(0, 5, 100), (5, 10, 50)]
@@ -215,7 +215,7 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
                 "\n".join(_corpus(60, 3)[1 if name == "a" else 2][seed:] + refs[:seed])
             )
     systems = [read_system(f"{n}=" + ",".join(str(tmp_path / f"{n}{s}") for s in range(3))) for n in "ab"]
-    report = evaluate(systems, [refs], Options(metrics=["bleu", "chrf"], resamples=100, trials=0))
+    report = evaluate(systems, [refs], ScoreOptions(metrics=["bleu", "chrf"], resamples=100, trials=0))
     a, b = ([run["scores"]["chrF"] for run in s["runs"]] for s in report["systems"])
     assert len(set(a)) == 3
     assert report["systems"][0]["mean"]["chrF"] == pytest.approx(sum(a) / 3)
@@ -248,7 +248,7 @@ def test_an_unknown_word_is_one_token(tokenize):
 
 def test_a_report_counts_unknown_words():
     runs = [Translations("", ["ein <unk> sieht <unk>"] * 20, []), Translations("", ["ein Hund sieht <unk>"] * 20, [])]
-    report = evaluate([System("a", runs)], [["ein Hund sieht es"] * 20], Options(metrics=["bleu"]))
+    report = evaluate([ScoredSystem("a", runs)], [["ein Hund sieht es"] * 20], ScoreOptions(metrics=["bleu"]))
     assert report["systems"][0]["unknown"] == 30
     assert any("a 30" in note for note in next(tables(report)).notes)
 
@@ -300,9 +300,9 @@ def test_means_of_the_same_seeds_in_another_order_do_not_differ():
 def test_two_references(files):
     refs, b = read_text(files / "ref"), read_text(files / "b")
     printed = json.loads(_sacrebleu(files / "ref", files / "b", "-i", files / "a", "-w", "6"))
-    report = evaluate([read_system(str(files / "a"))], [refs, b], Options(metrics=["bleu", "ribes"]))
+    report = evaluate([read_system(str(files / "a"))], [refs, b], ScoreOptions(metrics=["bleu", "ribes"]))
     assert report["systems"][0]["mean"]["BLEU"] == pytest.approx(printed["score"], abs=1e-6)
-    one = evaluate([read_system(str(files / "a"))], [refs], Options(metrics=["ribes"]))
+    one = evaluate([read_system(str(files / "a"))], [refs], ScoreOptions(metrics=["ribes"]))
     assert report["systems"][0]["mean"]["RIBES"] >= one["systems"][0]["mean"]["RIBES"]
     ratio = re.search(r"ratio = ([\d.]+)", printed["verbose_score"])[1]
     assert report["systems"][0]["length"] == pytest.approx(100 * float(ratio), abs=0.06)
@@ -379,7 +379,7 @@ def test_generate_output_is_read_in_the_order_of_its_ids(tmp_path):
     run = read_translations(path)
     assert run.lines == ["one D-1", "", "three"]
     assert run.nbest == [["one D-1"], [""], ["three", "three three"]]
-    report = evaluate([read_system(str(path))], [["one D-1", "x", "three"]], Options())
+    report = evaluate([read_system(str(path))], [["one D-1", "x", "three"]], ScoreOptions())
     assert report["systems"][0]["mean"]["distinct-1"] == 3 / 5
 
 
@@ -414,9 +414,9 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
         run("score", "--ref", files / "ref", "--sys", short)
     a = read_system(str(files / "a"))
     with data_error(str(files / "a"), "NAME=FILE"):
-        evaluate([a, a], [read_text(files / "ref")], Options())
+        evaluate([a, a], [read_text(files / "ref")], ScoreOptions())
     with data_error(str(files / "a")):
-        evaluate([a], [read_text(files / "ref")], Options(), baseline="c")
+        evaluate([a], [read_text(files / "ref")], ScoreOptions(), baseline="c")
     with data_error(path="nowhere"):
         read_system("c=nowhere")
     (files / "a,b").write_text((files / "a").read_text(encoding="utf-8"), encoding="utf-8")
@@ -490,7 +490,7 @@ def test_case_is_left_out_of_every_metric_where_that_is_asked_for(tmp_path, caps
 
 def test_two_systems_and_no_score_to_test(files):
     systems = [read_system(f"{name}={files / name}") for name in "ab"]
-    report = evaluate(systems, [read_text(files / "ref")], Options(metrics=["distinct1"]))
+    report = evaluate(systems, [read_text(files / "ref")], ScoreOptions(metrics=["distinct1"]))
     assert report["systems"][1]["tests"] == {}
     scores, tests = (table.render() for table in tables(report))
     assert "distinct-1" in scores and "Against a" in tests

@@ -15,7 +15,7 @@ from fairseq_syntax.lab.scoring import shares as scoring_shares
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.report import Options, System, evaluate
+from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate
 from fairseq_syntax.lab.scoring.report import tables as score_tables
 from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by, share_table, tables
 from fairseq_syntax.lab.scoring.significance import Resampled
@@ -163,10 +163,10 @@ def test_notes_name_what_was_drawn_and_a_baseline_of_one_seed(groups, monkeypatc
     monkeypatch.setattr(scoring_shares, "DRAWS", 100)
     monkeypatch.setattr(scoring_shares, "DRAWS_BY", 100)
     of = {**runs(S=0.1, S_linear=0.2), "base": [noisy(0.4, 1)]}
-    systems = [System(name, [Translations("", lines, []) for lines in each]) for name, each in of.items()]
+    systems = [ScoredSystem(name, [Translations("", lines, []) for lines in each]) for name, each in of.items()]
     parses = [ParsedLine(words=["w"] * (1 + number % 2)) for number in range(30)]
     by = [Property.of("length@1")]
-    options = Options(metrics=["bleu"], resamples=20, trials=0, by=by, controls=["linear"], controls_by=by)
+    options = ScoreOptions(metrics=["bleu"], resamples=20, trials=0, by=by, controls=["linear"], controls_by=by)
     report = evaluate(systems, [REFERENCES], options, baseline="base", parses=parses, groups=groups)
     gains, by_length = tables(report, "test")
     assert any(note.startswith("one seed of base:") for note in gains[0].notes)

@@ -15,7 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import intervals
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
-from fairseq_syntax.lab.scoring.report import Options, System, evaluate
+from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate
 from fairseq_syntax.lab.scoring.significance import (
     BLOCK,
     Difference,
@@ -185,9 +185,11 @@ def test_the_variance_of_a_mean_over_groups(size):
 
 
 def test_with_groups_only_tests_that_know_them():
-    systems = [System(name, [Translations(name, noisy(share, 3), [])]) for name, share in (("a", 0.3), ("b", 0.2))]
+    systems = [
+        ScoredSystem(name, [Translations(name, noisy(share, 3), [])]) for name, share in (("a", 0.3), ("b", 0.2))
+    ]
     groups = [str(number // 2) for number in range(30)]
-    options = Options(metrics=["bleu"], resamples=50, trials=50)
+    options = ScoreOptions(metrics=["bleu"], resamples=50, trials=50)
     report = evaluate(systems, [REFERENCES], options, groups=groups)
     tests = report["systems"][1]["tests"]["BLEU"]
     assert set(tests["holm"]) == {"bootstrap"} and report["groups"] == 15
@@ -292,10 +294,10 @@ def test_one_seed_is_judged_as_by_randomization(key):
 def test_pairs_of_seeds_begin_again_where_a_system_has_more():
     seeds = {name: [noisy(share, 10 * share + n) for n in (1, 2, 3)] for name, share in (("base", 0.3), ("ours", 0.2))}
     systems = [
-        System("base", [Translations("", lines, [[line] for line in lines]) for lines in seeds["base"][:2]]),
-        System("ours", [Translations("", lines, [[line] for line in lines]) for lines in seeds["ours"]]),
+        ScoredSystem("base", [Translations("", lines, [[line] for line in lines]) for lines in seeds["base"][:2]]),
+        ScoredSystem("ours", [Translations("", lines, [[line] for line in lines]) for lines in seeds["ours"]]),
     ]
-    report = evaluate(systems, [REFERENCES], Options(metrics=["bleu"], resamples=20, trials=20))
+    report = evaluate(systems, [REFERENCES], ScoreOptions(metrics=["bleu"], resamples=20, trials=20))
     runs = report["systems"][1]["tests"]["BLEU"]["runs"]
     scorer = Scorer("bleu", [REFERENCES])
     for run, theirs, ours in zip(runs, (0, 1, 0), (0, 1, 2)):

@@ -33,7 +33,7 @@ from fairseq_syntax.lab.recipes.report import Results, report, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
-from fairseq_syntax.lab.recipes.stages import Command, Stage, states
+from fairseq_syntax.lab.recipes.stages import Stage, StageCommand, states
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -234,7 +234,9 @@ def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, m
     # Each of three stages adds its GPU; the first two wait for one another, so that they run at the same time.
     script = "echo $CUDA_VISIBLE_DEVICES > $1; [ $1 = 3 ] || until [ -e 1 ] && [ -e 2 ]; do sleep 0.05; done"
     stages = [
-        Stage("train", name, (Command(["bash", "-c", script, "-", name]),), (tmp_path / name,), tmp_path / f".{name}")
+        Stage(
+            "train", name, (StageCommand(["bash", "-c", script, "-", name]),), (tmp_path / name,), tmp_path / f".{name}"
+        )
         for name in "123"
     ]
     monkeypatch.chdir(tmp_path)
@@ -541,7 +543,7 @@ def test_a_folder_with_a_space(recipe, tmp_path):
 
 
 def test_an_interruption_does_not_wait_for_another_process(tmp_path):
-    stage = Stage("train", "name", (Command(["true"]),), (tmp_path / "made",), tmp_path / "stage")
+    stage = Stage("train", "name", (StageCommand(["true"]),), (tmp_path / "made",), tmp_path / "stage")
     held = FileLock(tmp_path / ".stage.lock", thread_local=False)
     held.acquire()
     timers = [threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)), threading.Timer(20, held.release)]

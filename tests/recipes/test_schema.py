@@ -357,7 +357,7 @@ def test_changes_of_the_command_line_reach_any_key():
 
 @pytest.mark.checkout
 def test_the_reference_is_that_of_the_models():
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.keys_page()
 
 
 @pytest.mark.parametrize(

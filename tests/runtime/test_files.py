@@ -33,7 +33,7 @@ from fairseq_syntax.runtime.files import (
     read_raw_lines,
     read_stdin,
 )
-from fairseq_syntax.runtime.jobs import Step, record_path
+from fairseq_syntax.runtime.jobs import RecordedStep, record_path
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.parts import Parts
 from fairseq_syntax.runtime.workers import in_workers
@@ -226,7 +226,7 @@ def test_many_take_turns(tmp_path):
 
 def test_a_step_is_done_only_as_it_stands(tmp_path):
     outputs = (tmp_path / "a", tmp_path / "b")
-    step = Step(outputs, fingerprint("input", {"option": 1}))
+    step = RecordedStep(outputs, fingerprint("input", {"option": 1}))
     with step.making() as record:
         assert record is None
         step.begin()
@@ -235,8 +235,8 @@ def test_a_step_is_done_only_as_it_stands(tmp_path):
         assert step.record() is None, "begun is not done"
         step.finish({"lines": 1})
     assert step.record()["note"] == {"lines": 1}
-    assert Step(outputs, fingerprint("input", {"option": 2})).record() is None
-    assert Step(outputs[:1], step.made_from).record() is None
+    assert RecordedStep(outputs, fingerprint("input", {"option": 2})).record() is None
+    assert RecordedStep(outputs[:1], step.made_from).record() is None
     os.utime(outputs[0], (0, 0))
     assert step.record() is not None, "times say nothing"
     write(outputs[1], "old\n")

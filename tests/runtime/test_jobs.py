@@ -13,7 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime import parts
 from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import atomic_open
-from fairseq_syntax.runtime.jobs import Step, record_path
+from fairseq_syntax.runtime.jobs import RecordedStep, record_path
 from fairseq_syntax.runtime.parts import Parts, map_parts, part_spans
 
 LINES = [f"line {number}\n" for number in range(23)]
@@ -23,7 +23,7 @@ def shout(lines: list[str]) -> tuple[dict, bytes]:
     return {"letters": sum(map(len, lines)), "process": os.getpid()}, "".join(lines).upper().encode()
 
 
-def run(step: Step, source: Path, **options):
+def run(step: RecordedStep, source: Path, **options):
     """Writes a text in capitals, in parts of five lines; the note has the letters."""
     lines = source.read_text().splitlines(keepends=True)
     tasks = ((span, lines[slice(*span)]) for span in part_spans(len(lines), 5))
@@ -44,14 +44,17 @@ def source(tmp_path) -> Path:
 
 
 def test_a_step_is_known_by_what_it_is_made_from_and_not_by_names(tmp_path, source):
-    step = Step.of("shout", [tmp_path / "a"], [source], loud=True)
+    step = RecordedStep.of("shout", [tmp_path / "a"], [source], loud=True)
     copy = tmp_path / "copy"
     copy.write_bytes(source.read_bytes())
-    assert step.made_from == Step.of("shout", [tmp_path / "b"], [copy], loud=True).made_from
-    others = [Step.of("shout", [tmp_path / "a"], [source], loud=False), Step.of("say", [], [source], loud=True)]
+    assert step.made_from == RecordedStep.of("shout", [tmp_path / "b"], [copy], loud=True).made_from
+    others = [
+        RecordedStep.of("shout", [tmp_path / "a"], [source], loud=False),
+        RecordedStep.of("say", [], [source], loud=True),
+    ]
     copy.write_text("another\n")
-    others.append(Step.of("shout", [tmp_path / "a"], [copy], loud=True))
-    others.append(Step.of("shout", [tmp_path / "a"], [source, source], loud=True))
+    others.append(RecordedStep.of("shout", [tmp_path / "a"], [copy], loud=True))
+    others.append(RecordedStep.of("shout", [tmp_path / "a"], [source, source], loud=True))
     assert len({step.made_from, *(other.made_from for other in others)}) == 5
 
 
@@ -60,15 +63,15 @@ def test_outputs_that_swap_their_names_are_made_anew(tmp_path):
     stamp, one, two = (tmp_path / name for name in ("stamp", "one", "two"))
     for path in (stamp, one, two):
         path.write_text(path.name)
-    step = Step((stamp, one, two), "what they are made from")
+    step = RecordedStep((stamp, one, two), "what they are made from")
     step.finish()
     assert step.record() is not None
-    assert Step((stamp, two, one), step.made_from).record() is None
+    assert RecordedStep((stamp, two, one), step.made_from).record() is None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parts_are_merged_and_a_step_that_is_done_is_not_made_again(tmp_path, source, workers):
-    step = Step.of("shout", [tmp_path / "out"], [source])
+    step = RecordedStep.of("shout", [tmp_path / "out"], [source])
     note, was_done = run(step, source, workers=workers)
     assert (tmp_path / "out").read_text() == "".join(LINES).upper()
     assert note == {"letters": sum(map(len, LINES)), "lines": [len(LINES)]} and not was_done
@@ -79,7 +82,7 @@ def test_parts_are_merged_and_a_step_that_is_done_is_not_made_again(tmp_path, so
 
 
 def test_only_parts_that_are_missing_or_damaged_are_made(tmp_path, source, monkeypatch):
-    step = Step.of("shout", [tmp_path / "out"], [source])
+    step = RecordedStep.of("shout", [tmp_path / "out"], [source])
     commit, made = Parts.commit, []
 
     def killed(parts, span, body):
@@ -101,7 +104,7 @@ def test_only_parts_that_are_missing_or_damaged_are_made(tmp_path, source, monke
 
 
 def test_what_another_step_made_is_replaced_only_where_that_is_allowed(tmp_path, source):
-    step, other = (Step.of("shout", [tmp_path / "out"], [source], loud=loud) for loud in (True, False))
+    step, other = (RecordedStep.of("shout", [tmp_path / "out"], [source], loud=loud) for loud in (True, False))
     run(step, source)
     whole = (tmp_path / "out").read_bytes()
     with pytest.raises(SyntaxDataError) as error:
@@ -120,7 +123,7 @@ def test_what_another_step_made_is_replaced_only_where_that_is_allowed(tmp_path,
 
 def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_path, source):
     outputs = [tmp_path / "a" / "out", tmp_path / "b" / "out"]
-    step = Step.of("two", outputs, [source])
+    step = RecordedStep.of("two", outputs, [source])
     with step.making():
         for path in outputs:
             path.write_text(path.parent.name)
@@ -128,7 +131,7 @@ def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_pat
     assert step.record() is not None
     outputs[1].write_text("changed")
     assert step.record() is None
-    nowhere = Step.of("shout", ["/dev/null"], [source])
+    nowhere = RecordedStep.of("shout", ["/dev/null"], [source])
     assert not run(nowhere, source)[1] and not run(nowhere, source)[1]
     assert not record_path("/dev/null").exists() and not Parts.of(nowhere, 5).folder.exists()
 
@@ -146,7 +149,7 @@ def test_the_bar_moves_within_a_part_that_is_made_here(tmp_path, source, monkeyp
 
     monkeypatch.setattr(parts, "progress", lambda **_: nullcontext(Bar()))
     monkeypatch.setattr(sys.modules[__name__], "shout", shout_slowly)
-    run(Step.of("shout", [tmp_path / "a"], [source]), source, workers=workers)
+    run(RecordedStep.of("shout", [tmp_path / "a"], [source]), source, workers=workers)
     assert places == sorted(places) and places[-1] == len(LINES)
     assert (2 in places) == (workers == 1)
 

@@ -25,7 +25,7 @@ import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.runner import Runner
-from fairseq_syntax.lab.recipes.stages import Command, Stage
+from fairseq_syntax.lab.recipes.stages import Stage, StageCommand
 from fairseq_syntax.runtime import commands, ray_workers
 from fairseq_syntax.runtime.files import check_shared
 from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -373,7 +373,7 @@ def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
 def test_the_stages_of_a_recipe_run_on_the_cluster(nodes, tmp_path):
     def stage(name, text, *reads):
         words = ("bash", "-c", f"echo job $RAY_JOB_ID; {text}")
-        return Stage("train", name, (Command(words),), (tmp_path / name,), tmp_path / "stages" / name, reads)
+        return Stage("train", name, (StageCommand(words),), (tmp_path / name,), tmp_path / "stages" / name, reads)
 
     words = stage("words", f"echo words > {tmp_path}/words")
     copies = [

@@ -16,7 +16,7 @@ from fairseq_syntax.systems import predicted_parse
 from fairseq_syntax.systems.predicted_parse import (
     PredictedConfig,
     PredictedPascal,
-    Words,
+    WordColumns,
     find_words,
     ldd_factor,
     pascal_factor,
@@ -219,7 +219,7 @@ def test_a_dropped_layer_leaves_the_layers_above_plain():
 def test_words_are_found_from_the_tokens():
     tokens = pad(LINES, left=True)
     words = find_words(tokens, PAD, EOS, torch.ones(20).bool(), torch.ones(20).bool())
-    assert isinstance(words, Words) and words.begins.equal(words.real) and words.first.equal(words.middle.long())
+    assert isinstance(words, WordColumns) and words.begins.equal(words.real) and words.first.equal(words.middle.long())
 
 
 def test_a_model_finds_words_by_the_marks_of_its_dictionary(monkeypatch):

@@ -20,7 +20,7 @@ from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.serving.messages import EXAMPLE_CONLLU, MAX_BEAM, MAX_SENTENCES, REQUEST_EXAMPLES
-from fairseq_syntax.use.serving.models import Source, examples_of, load_models, load_source
+from fairseq_syntax.use.serving.models import Source, examples_of, load_served, load_source
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
@@ -30,7 +30,7 @@ CHAIN = ParserOptions(parser="chain_parser", distributions=True)
 
 @pytest.fixture(scope="module")
 def server(toy, trained):
-    models = load_models({"PASCAL": trained, "again": trained})
+    models = load_served({"PASCAL": trained, "again": trained})
     with running(Service(models, Source(load_parser(CHAIN)), batch_size=8)) as started:
         yield started
 
@@ -146,7 +146,7 @@ def test_a_parser_without_probabilities_serves_models_that_need_none(trained, mo
         return load_parser(options)
 
     monkeypatch.setattr(served_models, "load_parser", load)
-    models = load_models({"m": trained})
+    models = load_served({"m": trained})
     source = load_source(models, "chain_parser", "", None)
     assert source.parser.parse(["a b"])[0].arcs is None
     monkeypatch.setattr(models[0], "needs", frozenset({"tree", "arcs"}))
@@ -201,7 +201,7 @@ def test_attention_is_that_of_the_translation(server, lines):
 
 
 def test_attention_that_interrupts_a_search_leaves_it_its_steps(trained, lines):
-    models = load_models({"PASCAL": trained})
+    models = load_served({"PASCAL": trained})
     service = Service(models, Source(None))
 
     def steps_of_search(interrupts):
@@ -341,7 +341,7 @@ def test_the_description_and_its_examples(server):
 
 
 def test_examples_are_sentences_of_the_models_data(toy, trained):
-    (model,) = load_models({"PASCAL": trained})
+    (model,) = load_served({"PASCAL": trained})
     known = {text_of(line) for line in toy.lines["test"]}
     examples = examples_of(model)
     assert len(examples) == 3 and set(examples) <= known
@@ -351,12 +351,12 @@ def test_examples_of_data_of_the_other_direction(toy, trained, tmp_path):
     data = shutil.copytree(toy.data, tmp_path / "bin", ignore=shutil.ignore_patterns(MANIFEST))
     for path in Path(data).glob("*.en-de.*"):
         path.rename(path.with_name(path.name.replace(".en-de.", ".de-en.")))
-    (model,) = load_models({"PASCAL": trained}, data=str(data))
+    (model,) = load_served({"PASCAL": trained}, data=str(data))
     assert len(examples_of(model)) == 3
 
 
 def test_without_a_parser(trained):
-    models = load_models({"PASCAL": trained})
+    models = load_served({"PASCAL": trained})
     assert load_source(models, "none", "", None).parser is None
     with running(Service(models, Source(None))) as server:
         status, answer = server.translate(text="w1 w2")
@@ -370,7 +370,7 @@ def test_without_a_parser(trained):
 
 def test_models_that_cannot_be_served(tmp_path, trained):
     with data_error(path="none.pt"):
-        load_models({"x": tmp_path / "none.pt"})
+        load_served({"x": tmp_path / "none.pt"})
 
 
 def test_fuzzed_requests_find_no_defect(server):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_syntax.use.serving.batching import PAUSE, Cancelled, Stage
+from fairseq_syntax.use.serving.batching import PAUSE, BatchWorker, Cancelled
 
 
 class Work:
@@ -33,7 +33,7 @@ class Work:
 @pytest.fixture
 def stage():
     work = Work()
-    made = Stage("test", work, size=4, weight=20)
+    made = BatchWorker("test", work, size=4, weight=20)
     made.submit(0)
     assert work.began.wait(20)
     yield made, work
@@ -98,7 +98,7 @@ def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
             return []
         return items
 
-    made = Stage("test", work, size=4, weight=20)
+    made = BatchWorker("test", work, size=4, weight=20)
     try:
         with pytest.raises(RuntimeError):
             made.submit(1, key="bad").result(20)
@@ -137,7 +137,7 @@ class Stepping:
 
 def test_work_that_nobody_waits_for_ends_at_its_next_step():
     work = Stepping()
-    stage = Stage("test", work, size=4, weight=20)
+    stage = BatchWorker("test", work, size=4, weight=20)
     future = stage.submit(10_000)
     assert work.began.wait(20)
     future.cancel()
@@ -157,7 +157,7 @@ def test_work_that_nobody_waits_for_ends_at_its_next_step():
 
 def test_one_of_a_batch_is_told_of_alone():
     work = Stepping()
-    stage = Stage("test", work, size=4, weight=20)
+    stage = BatchWorker("test", work, size=4, weight=20)
     stage.submit(50)
     assert work.began.wait(20)
     futures = [stage.submit(200), stage.submit(201)]
@@ -176,7 +176,7 @@ def impatient(monkeypatch):
 
 def test_a_light_item_does_not_wait_for_a_heavy_batch(impatient):
     work = Stepping()
-    stage = Stage("test", work, size=4, weight=2000)
+    stage = BatchWorker("test", work, size=4, weight=2000)
     heavy = stage.submit(20_000, weight=1000)  # for long: a busy machine may take seconds for what follows
     assert work.began.wait(20)
     middling = stage.submit(7, weight=500)
@@ -189,7 +189,7 @@ def test_a_light_item_does_not_wait_for_a_heavy_batch(impatient):
 
 def test_light_items_take_half_of_the_time_at_most(impatient):
     work = Stepping()
-    stage = Stage("test", work, size=1, weight=2000)
+    stage = BatchWorker("test", work, size=1, weight=2000)
     heavy = stage.submit(100, weight=1000)
     light: list[Future[int]] = []
     done: SimpleQueue[int] = SimpleQueue()  # how many light ones are, when the heavy one is
@@ -204,8 +204,10 @@ def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time
     slept, sleep = [], time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
     work, running, go = Stepping(), [], SimpleQueue()
-    stage = Stage("test", work, size=4, weight=2000, running=running)
-    other = Stage("other", lambda key, items, on_step, nested: [go.get(timeout=60)], size=1, weight=20, running=running)
+    stage = BatchWorker("test", work, size=4, weight=2000, running=running)
+    other = BatchWorker(
+        "other", lambda key, items, on_step, nested: [go.get(timeout=60)], size=1, weight=20, running=running
+    )
 
     def makes_steps(count: int) -> None:
         until = work.steps[10_000] + count
@@ -243,7 +245,7 @@ def test_a_large_request_delays_its_own_items_and_not_those_of_others():
         order.extend(items)
         return items
 
-    stage = Stage("test", work, size=2, weight=100)
+    stage = BatchWorker("test", work, size=2, weight=100)
     stage.submit(0)
     futures = [stage.submit(i, weight=10, request="large") for i in range(1, 9)]
     futures += [stage.submit(i, weight=10, request=i) for i in (100, 101)]
@@ -269,7 +271,7 @@ def test_a_light_item_that_overtakes_gives_later_requests_no_credit(stage):
 
 def test_closing_with_a_limit_ends_what_runs():
     work = Stepping()
-    stage = Stage("test", work, size=4, weight=20)
+    stage = BatchWorker("test", work, size=4, weight=20)
     futures = [stage.submit(100_000), stage.submit(3, key="other")]
     assert work.began.wait(20)
     stage.close(0.05)

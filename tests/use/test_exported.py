@@ -16,7 +16,7 @@ from fairseq_syntax.inference.alignment import align
 from fairseq_syntax.use import ctranslate2_translator
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
-from fairseq_syntax.use.serving.models import Source, load_models
+from fairseq_syntax.use.serving.models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
@@ -40,7 +40,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 def test_exported_folders_are_served_as_they_translate_offline(folders):
     parser = load_parser(ParserOptions(parser="chain_parser", distributions=True))
     texts = ["the dog sees the man.", "children", "the river follows the woman."]
-    models = load_models(folders)
+    models = load_served(folders)
     assert [sorted(model.needs) for model in models] == [[], [], ["tree"]]
     assert models[0].parameters() > 1000
     assert [model.parameters() for model in models[1:]] == [None, None], "CTranslate2 does not tell"
@@ -58,17 +58,17 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
             assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in found)
         status, answer = server.translate(text="children", model="fast", attention=True)
         assert status == 422 and "CTranslate2" in answer["detail"]
-    with running(Service(load_models(folders), Source(None))) as server:
+    with running(Service(load_served(folders), Source(None))) as server:
         assert server.translate(text="children", model="fast")[0] == 200
         status, answer = server.translate(text="children", model="labels")
         assert status == 422 and "labels cannot translate without a parse" in answer["detail"]
 
 
 def test_data_belong_to_the_checkpoints_among_the_models(folders):
-    models = load_models({"plain": f"{folders['stock']}/model.pt", "fast": folders["fast"]}, data=folders["stock"])
+    models = load_served({"plain": f"{folders['stock']}/model.pt", "fast": folders["fast"]}, data=folders["stock"])
     assert [model.task.cfg.data for model in models] == [folders["stock"], folders["fast"]]
     with data_error(option="--data"):
-        load_models({"fast": folders["fast"]}, data=folders["stock"])
+        load_served({"fast": folders["fast"]}, data=folders["stock"])
     with data_error("leave out data", path=folders["fast"]):
         Translator.load(folders["fast"], folders["stock"])
 
@@ -76,7 +76,7 @@ def test_data_belong_to_the_checkpoints_among_the_models(folders):
 def test_label_factors_without_a_parse(folders):
     """Of S&H in CTranslate2: the labels that stand for none."""
     offline = Translator.load(folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", **LENGTHS)
-    models = load_models({"labels": folders["labels"]}, missing_parse="neutral")
+    models = load_served({"labels": folders["labels"]}, missing_parse="neutral")
     with running(Service(models, Source(None, neutral=True))) as server:
         status, answer = server.translate(text="the dog sees the man.")
         assert status == 200 and answer["without_parse"] == [0]

@@ -18,7 +18,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, parse_conllu_block
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import WordAlignment
-from fairseq_syntax.use.serving.models import Source, load_models
+from fairseq_syntax.use.serving.models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation
 
@@ -561,7 +561,7 @@ def test_everything_has_a_name_and_colours_are_told_apart(page):
 
 def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
     source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
-    with running(Service(load_models({"PASCAL": trained, "again": trained}), source)) as server:
+    with running(Service(load_served({"PASCAL": trained, "again": trained}), source)) as server:
         browser.errors.clear()
         browser.open(f"http://127.0.0.1:{server.port}/#w1%20w2%20w3")
         rest(browser)

@@ -16,7 +16,7 @@ from served import StandIn, running
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.serving.models import Source, load_models, load_source
+from fairseq_syntax.use.serving.models import Source, load_served, load_source
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation, Translator
 
@@ -130,7 +130,7 @@ def test_options_that_do_not_go_together():
 def test_a_trained_model_says_what_it_says_offline(toy, trained):
     texts = ["w1 w2 w3.", "the w2, w4"]
     offline = Translator.load(trained, parser_name="none", missing_parse="neutral", device="cpu")
-    models = load_models({"PASCAL": trained}, missing_parse="neutral")
+    models = load_served({"PASCAL": trained}, missing_parse="neutral")
     with running(service(load_source(models, "none", "", None, missing_parse="neutral"), *models)) as server:
         status, answer = server.translate(text=texts)
         assert status == 200 and answer["without_parse"] == [0, 1]

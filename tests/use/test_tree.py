@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.cycles import cycle_through
 from fairseq_syntax.corpus.parsed_line import is_tree
-from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
-from fairseq_syntax.use.parent_head import decode_line
+from fairseq_syntax.lab.scoring.trees import collect_words, score_trees
+from fairseq_syntax.use.parent_head import decode_parents
 
 
 def log_softmax(scores):
@@ -52,7 +52,7 @@ def test_best_tree_by_enumeration(seed):
     n_words = int(rng.integers(1, 6))
     logprobs = log_softmax(rng.normal(0, 4, (n_words, n_words)))
     best = max(trees(n_words, True), key=lambda heads: sum(logprobs[w, h] for w, h in enumerate(heads)))
-    heads, probabilities = decode_line(logprobs.astype(np.float32) + rng.normal(), [(0, n_words)])
+    heads, probabilities = decode_parents(logprobs.astype(np.float32) + rng.normal(), [(0, n_words)])
     assert tuple(heads) == best
     np.testing.assert_allclose(probabilities, np.exp(logprobs), atol=1e-5)
 
@@ -61,16 +61,16 @@ def test_certain_but_impossible_parents():
     """Float32 log-softmax may say -inf; a cycle of certain words is still broken into one tree."""
     logprobs = np.full((4, 4), -np.inf, dtype=np.float32)
     logprobs[[0, 1, 2, 3], [1, 2, 0, 3]] = 0.0
-    heads, _ = decode_line(logprobs, [(0, 4)])
+    heads, _ = decode_parents(logprobs, [(0, 4)])
     assert is_tree(heads)
 
 
 def test_known_sentences_keep_parents_inside():
     rng = np.random.default_rng(1)
     logprobs = log_softmax(rng.normal(0, 3, (7, 7)))
-    heads, probabilities = decode_line(logprobs, sentences=[(0, 3), (3, 7)])
+    heads, probabilities = decode_parents(logprobs, sentences=[(0, 3), (3, 7)])
     for start, end in [(0, 3), (3, 7)]:
-        alone, of_alone = decode_line(logprobs[start:end, start:end], [(0, end - start)])
+        alone, of_alone = decode_parents(logprobs[start:end, start:end], [(0, end - start)])
         assert [head - start for head in heads[start:end]] == alone
         np.testing.assert_allclose(probabilities[start:end, start:end], of_alone)
         assert probabilities[start:end].sum() == pytest.approx(end - start)
@@ -80,7 +80,7 @@ def test_known_sentences_keep_parents_inside():
 
 
 def score(gold, system):
-    return evaluate(collect_words(read_conllu(io.StringIO(gold)), "gold"),
+    return score_trees(collect_words(read_conllu(io.StringIO(gold)), "gold"),
                     collect_words(read_conllu(io.StringIO(system)), "system"))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import atomic_open, check_rereadable, errors_in, file_sha256, fingerprint, read_lines
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
     """
     check_rereadable("it is read several times", parse, text)
     content = [None if path is None else file_sha256(path) for path in (parse, text)]
-    step = Step((output,), fingerprint("conllu", VERSION, *content))
+    step = RecordedStep((output,), fingerprint("conllu", VERSION, *content))
     with step.making(replace=overwrite) as record:
         if record is not None:
             logger.info("%s is up to date", output)

@@ -32,7 +32,7 @@ from fairseq_syntax.runtime.files import (
     read_lines,
     uncompressed_name,
 )
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 from fairseq_syntax.runtime.parts import Made, MadeParts, Parts, Span, make_parts, map_parts, part_spans
 from fairseq_syntax.runtime.workers import Workers, cores, worker_number
 
@@ -94,11 +94,11 @@ class Job:
         return fingerprint_of_models(self.options, self.output)
 
     @property
-    def step(self) -> Step:
+    def step(self) -> RecordedStep:
         """The step that makes the whole output."""
         _, digest = self._lines_and_digest
         depends_on = digest, self.options.of_the_result, self.models, self.part_lines
-        return Step((self.output,), fingerprint(VERSION, *depends_on))
+        return RecordedStep((self.output,), fingerprint(VERSION, *depends_on))
 
     @property
     def parts(self) -> Parts:

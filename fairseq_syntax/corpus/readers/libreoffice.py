@@ -164,7 +164,7 @@ def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -
     return list(best.values())
 
 
-def masked(text: str) -> list[str]:
+def mask_names(text: str) -> list[str]:
     """The words with numbers and quoted names masked, lowercased, so that instances of a template are equal."""
     return lowercase_words(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
 
@@ -182,7 +182,7 @@ class NearCopies:
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._masked = [masked(text) for text in texts]
+        self._masked = [mask_names(text) for text in texts]
         self._whole = {tuple(words) for words in self._masked}
         self._trigrams = [len(ngrams(words, 3)) for words in self._masked]
         self._with: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -192,7 +192,7 @@ class NearCopies:
 
     def has_one_of(self, text: str) -> bool:
         """Whether any of the paragraphs is a near copy of ``text``."""
-        words = masked(text)
+        words = mask_names(text)
         if tuple(words) in self._whole:
             return True
         fives, threes = ngrams(words, 5), ngrams(words, 3)

@@ -16,7 +16,7 @@ from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
 
 
-def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
+def pack_chunk(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
     """Pack sentences into a record batch with the store's schema.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairseq_syntax.corpus.store import schema as layout
-from fairseq_syntax.corpus.store.chunk import Buffers, pack
+from fairseq_syntax.corpus.store.chunk import Buffers, pack_chunk
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.runtime.files import StrPath, as_data_error, atomic_path, errors_in
 from fairseq_syntax.runtime.manifest import sealed
@@ -82,5 +82,5 @@ def write_sentences(
     batches: list[pa.RecordBatch] = []
     with errors_in(path):
         while waiting := list(islice(rest, chunk)):
-            batches.append(pack(waiting, with_arcs=with_arcs, first=chunk * len(batches)))
+            batches.append(pack_chunk(waiting, with_arcs=with_arcs, first=chunk * len(batches)))
     write_store(path, lambda: iter(batches), metadata, with_arcs=with_arcs, chunk=chunk)

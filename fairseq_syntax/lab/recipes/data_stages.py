@@ -9,7 +9,7 @@ from fairseq_syntax.corpus.gathering import split_files
 from fairseq_syntax.lab.recipes.layout import Layout
 from fairseq_syntax.lab.recipes.reading import as_yaml
 from fairseq_syntax.lab.recipes.schema import ParseSide
-from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
+from fairseq_syntax.lab.recipes.stages import PLUGIN, Free, In, Out, Stage, StageCommand, Word, options
 from fairseq_syntax.runtime.files import plain_or_compressed
 from fairseq_syntax.runtime.manifest import MANIFEST
 
@@ -50,7 +50,7 @@ def corpus(layout: Layout) -> Stage:
     words += options({"references": corpus.references, "words": corpus.words, **subset, "first": corpus.first})
     made = [folder / f"{split}.{lang}" for split in layout.splits for lang in langs]
     made += [path for test in layout.tests for path in layout.references(test)[1:]]
-    commands = [Command([*words, *options({"output": Out(folder)})])]
+    commands = [StageCommand([*words, *options({"output": Out(folder)})])]
     return layout.stage("corpus", "corpus", commands, made, reads=tuple(reads), listed=tuple(listed))
 
 
@@ -68,7 +68,7 @@ def filtered(layout: Layout) -> Stage:
     if side is not None and side.files is not None:
         outputs.append(layout.parse("train", langs[0]))
         values |= {"conllu": In(_existing(layout, side, "train")), "conllu-output": Out(outputs[-1])}
-    return layout.stage("filter", "filter", [Command(["fairseq-syntax", "filter", *options(values)])], outputs)
+    return layout.stage("filter", "filter", [StageCommand(["fairseq-syntax", "filter", *options(values)])], outputs)
 
 
 def _existing(layout: Layout, side: ParseSide, split: str) -> Path:
@@ -102,7 +102,7 @@ def parses(layout: Layout) -> list[Stage]:
                 }
             # `parse` does not replace the parse of another text, but this file belongs to this stage.
             words = ["fairseq-syntax", "parse", *options({**values, "output": Out(parse)}), Free("--overwrite")]
-            stages.append(layout.stage("parse", f"parse {split}.{lang}", [Command(words)], [parse]))
+            stages.append(layout.stage("parse", f"parse {split}.{lang}", [StageCommand(words)], [parse]))
     return stages
 
 
@@ -127,7 +127,7 @@ def pieces(layout: Layout) -> list[Stage]:
         values |= {"workers": Free(layout.recipe.workers), "output": Out(folder)}
         made = [*layout.segmentation(folder, lang), *(folder / f"{split}.{lang}" for split in layout.splits)]
         made += [folder / f"{split}.{lang}.conllu" for split in layout.splits] if lang in sides else []
-        command = Command(["fairseq-syntax", "segment", *options(values)])
+        command = StageCommand(["fairseq-syntax", "segment", *options(values)])
         stages.append(layout.stage("pieces", f"pieces {lang}", [command], made))
     return stages
 
@@ -152,7 +152,7 @@ def control(layout: Layout, name: str) -> Stage:
     commands = []
     for output in made:
         files = options({"input": In(layout.data / "pieces" / output.name), "output": Out(output)})
-        commands.append(Command(["fairseq-syntax", "control", *one.make, *how, *files]))
+        commands.append(StageCommand(["fairseq-syntax", "control", *one.make, *how, *files]))
     return layout.stage("control", f"control {name}", commands, made)
 
 
@@ -188,7 +188,7 @@ def binarize(layout: Layout, control: str = "parse") -> Stage:
     return layout.stage(
         "binarize",
         f"binarize {control}" if is_control else "binarize",
-        [Command(["fairseq-preprocess", *PLUGIN, "-s", langs[0], "-t", langs[1], *options(values)])],
+        [StageCommand(["fairseq-preprocess", *PLUGIN, "-s", langs[0], "-t", langs[1], *options(values)])],
         made,
         reads=tuple(reads),
         # fairseq-preprocess does not replace a dictionary.

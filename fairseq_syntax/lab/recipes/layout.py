@@ -29,7 +29,7 @@ from fairseq_syntax.data.directory import dictionary_path, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
-from fairseq_syntax.lab.recipes.stages import Command, Free, In, Kind, Out, Stage, Word, options, shown
+from fairseq_syntax.lab.recipes.stages import Free, In, Kind, Out, Stage, StageCommand, Word, options, shown
 from fairseq_syntax.plugins import code_digest
 
 # A way of translating the tests: the default one or a variant.
@@ -222,7 +222,7 @@ class Layout:
         self,
         kind: Kind,
         name: str,
-        commands: Sequence[Command],
+        commands: Sequence[StageCommand],
         outputs: Sequence[Path],
         *,
         plugins: Sequence[Path] = (),

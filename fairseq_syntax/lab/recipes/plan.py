@@ -12,16 +12,16 @@ from typing import Any
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.data_stages import data_stages
 from fairseq_syntax.lab.recipes.layout import Layout, Run, Scored
-from fairseq_syntax.lab.recipes.schema import Command as OwnCommand
+from fairseq_syntax.lab.recipes.schema import CommandSection as OwnCommand
 from fairseq_syntax.lab.recipes.schema import Variant
 from fairseq_syntax.lab.recipes.stages import (
     KINDS,
     PLUGIN,
-    Command,
     Free,
     In,
     Out,
     Stage,
+    StageCommand,
     Word,
     content,
     options,
@@ -93,7 +93,7 @@ class Plan(Layout):
         of = None if run is None else str(run)
         # Paths with spaces are quoted, except where the recipe does so itself.
         parts = [self.filled(part, run, _SHELL[number % 2]) for number, part in enumerate(_QUOTED.split(command.run))]
-        commands = [Command(["bash", "-euo", "pipefail", "-c", Free("".join(parts))])]
+        commands = [StageCommand(["bash", "-euo", "pipefail", "-c", Free("".join(parts))])]
         made, reads = ([self.place(text, run) for text in texts] for texts in (command.outputs, command.inputs))
         about = (command.run, of or "")
         full_name = name if of is None else f"{name} {of}"
@@ -123,7 +123,7 @@ class Plan(Layout):
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
         if system.checkpoint is not None:
             given = In(self.place(system.checkpoint, run))
-            copies = [Command(["cp", given, Out(path)]) for path in made]
+            copies = [StageCommand(["cp", given, Out(path)]) for path in made]
             return self.stage("train", f"train {run}", copies, made, run=str(run), plugins=self.plugins(run.system))
         values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
         words: list[Word] = ["fairseq-train", Out(self._data(run)), *PLUGIN, "-s", source, "-t", target]
@@ -146,11 +146,11 @@ class Plan(Layout):
         # fairseq's own log in the folder covers all starts; the runner's log only the last one
         log = Out(folder / "train.log")
         words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
-        commands = [Command([*words, *options({"save-dir": Out(folder)})])]
+        commands = [StageCommand([*words, *options({"save-dir": Out(folder)})])]
         if averaged:
             select = {"ema": True} if averaged == "ema" else {averaged: number}
             files = {**select, "output": Out(self.checkpoint(run))}
-            commands.append(Command(list(map(_free, ["fairseq-syntax", "average", Out(folder), *options(files)]))))
+            commands.append(StageCommand(list(map(_free, ["fairseq-syntax", "average", Out(folder), *options(files)]))))
         reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
         more: dict[str, Any] = {"reads": reads, "resumed": resumed, "plugins": self.plugins(run.system)}
         return self.stage("train", f"train {run}", commands, made, run=str(run), **more)
@@ -176,12 +176,12 @@ class Plan(Layout):
                 words += options({key: values.get(key) for key in SEARCH if key != "beam"})
                 words += ["--parser", "none", "--missing-parse", "neutral"]
                 words += options({"input": In(self.text(table.test, source)), "output": Out(output)})
-                command = Command(words)
+                command = StageCommand(words)
             else:
                 words = ["fairseq-generate", data, *PLUGIN, "-s", source, "-t", target]
                 words += options({"path": checkpoint, "gen-subset": self.subset(table.test)}) + self.options(values)
                 words += [Free("--cpu")] if recipe.device == "cpu" else []
-                command = Command([*words, Free("--no-progress-bar")], stdout=output)
+                command = StageCommand([*words, Free("--no-progress-bar")], stdout=output)
             reads = self.reads(run, table.test)
             name = f"translate {run} {table}"
             more: dict[str, Any] = {"reads": reads, "plugins": self.plugins(run.system)}
@@ -202,8 +202,8 @@ class Plan(Layout):
             where = {"data": Out(self._data(run)), "device": Free(self.recipe.device)}
             predict = options({**where, "input": parse, "output": tree})
             commands = [
-                Command(["fairseq-syntax", "tree", In(self.checkpoint(run)), *predict]),
-                Command(["fairseq-syntax", "eval-tree", "--json", parse, tree], stdout=score),
+                StageCommand(["fairseq-syntax", "tree", In(self.checkpoint(run)), *predict]),
+                StageCommand(["fairseq-syntax", "eval-tree", "--json", parse, tree], stdout=score),
             ]
             of_run: dict[str, Any] = {"run": str(run), "plugins": self.plugins(run.system)}
             stages.append(self.stage("translate", f"trees {run} {test}", commands, [score], **of_run))
@@ -259,7 +259,7 @@ class Plan(Layout):
             if score.by or values.get("controls-by"):
                 values["conllu"] = In(self.parse(table.test, source))
         made = self.score_file(table)
-        command = Command(["fairseq-syntax", "score", *options({**values, "json": Out(made)})])
+        command = StageCommand(["fairseq-syntax", "score", *options({**values, "json": Out(made)})])
         reads = tuple(file for files in outputs.values() for file in files)
         # Translations are identified by paths, which do not count in the fingerprint, so name the systems.
         about = tuple(f"{name}:{len(files)}" for name, files in outputs.items())

@@ -30,7 +30,7 @@ itself comes first, key by key, also within sections; lists and the whole of `sy
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true, false", "null": ""}
 
 
-def page() -> str:
+def keys_page() -> str:
     """The reference as Markdown: one table per section, with the top-level keys first."""
     whole = Recipe.model_json_schema()
     sections = {f"#/$defs/{name}": section for name, section in whole["$defs"].items()}
@@ -87,4 +87,4 @@ def _default(value: Any) -> str:
 
 if __name__ == "__main__":
     with atomic_open(PAGE) as file:
-        file.write(page())
+        file.write(keys_page())

@@ -76,7 +76,7 @@ class Picture:
 
 
 @dataclass
-class Section:
+class PageSection:
     """A heading with paragraphs, tables, code (text beginning with ``$``) and pictures; collapsed if ``rest``."""
 
     title: str
@@ -106,41 +106,41 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     return markdown, page
 
 
-def report(plan: Plan, results: Results) -> Iterator[Section]:
+def report(plan: Plan, results: Results) -> Iterator[PageSection]:
     """The sections of a report."""
     recipe = plan.recipe
     for variant in [MAIN, *recipe.translate.variants]:
         for lines in ["", *recipe.score.lines]:
             if scored := [table for table in results.reports if (table.variant, table.lines) == (variant, lines)]:
                 title = ": ".join(filter(None, [SCORES, ", ".join(filter(None, [variant, lines]))]))
-                yield Section(title, [*verdicts(plan, results, scored), main_table(plan, results, scored)])
+                yield PageSection(title, [*verdicts(plan, results, scored), main_table(plan, results, scored)])
     if missing := by_system([run for run in plan.runs if run not in results.facts]):
-        yield Section("Not finished", [f"Systems and their seeds: {missing}"])
+        yield PageSection("Not finished", [f"Systems and their seeds: {missing}"])
     if results.unscored:
         why = "The results that are kept have no translations to compare theirs with."
-        yield Section("Not scored", [f"Systems and their seeds: {by_system(results.unscored)}. {why}"])
+        yield PageSection("Not scored", [f"Systems and their seeds: {by_system(results.unscored)}. {why}"])
     if recipe.published:
-        yield Section("Published", published(plan, results))
+        yield PageSection("Published", published(plan, results))
     if any(facts["values"] for facts in results.facts.values()):
-        yield Section("Measured beside", [of_systems(plan, results, "values", "Values", 2)])
+        yield PageSection("Measured beside", [of_systems(plan, results, "values", "Values", 2)])
     for table, scores in results.reports.items():
         if (shares := scores.get("shares")) is None:
             continue
         gains, by = share_tables(scores, str(table))
-        yield Section(f"The parse and controls: {table}", gains[:1])
+        yield PageSection(f"The parse and controls: {table}", gains[:1])
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"], over=units_drawn(scores))
-        yield Section(f"{table}: the parse and controls, further tables", [*gains[1:], *by, how], rest=True)
+        yield PageSection(f"{table}: the parse and controls, further tables", [*gains[1:], *by, how], rest=True)
     for table, scores in results.reports.items():
-        yield Section(str(table), list(tables(scores)), rest=True)
+        yield PageSection(str(table), list(tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
     controls = {name: control for name, control in recipe.parse.controls.items() if name in parses}
     entries: list[tuple[str, Any]] = [*recipe.systems.items(), *controls.items()]
     if descriptions := [f"{name}: {entry.about}" for name, entry in entries if entry.about]:
-        yield Section("Systems", descriptions, rest=True)
+        yield PageSection("Systems", descriptions, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
-    yield Section("Wall time", [seconds], rest=True)
-    yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
-    yield Section("Hardware and versions", [described(one) for one in results.environments], rest=True)
+    yield PageSection("Wall time", [seconds], rest=True)
+    yield PageSection("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
+    yield PageSection("Hardware and versions", [described(one) for one in results.environments], rest=True)
 
 
 def verdicts(plan: Plan, results: Results, scored: Sequence[Scored]) -> list[str]:
@@ -150,7 +150,7 @@ def verdicts(plan: Plan, results: Results, scored: Sequence[Scored]) -> list[str
     return list(filter(None, told))
 
 
-def sentences(plan: Plan, results: Results) -> Iterator[Section]:
+def sentences(plan: Plan, results: Results) -> Iterator[PageSection]:
     """Ten sentences of the first test set, as the baseline and the best other system translate them."""
     for table, scores in results.reports.items():
         baseline, metric = plan.baseline_of(table), first_metric(plan, scores)
@@ -158,7 +158,7 @@ def sentences(plan: Plan, results: Results) -> Iterator[Section]:
         runs = [first_run(plan, name, list(results.facts)) for name in (baseline, best) if name is not None]
         finished = [run for run in runs if run is not None]
         if len(finished) == 2 and not table.lines and (shown := side_by_side(plan, table, *finished)):
-            yield Section(f"Sentences: {table}", shown)
+            yield PageSection(f"Sentences: {table}", shown)
             return
 
 
@@ -276,7 +276,7 @@ def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool, is_low: boo
     return [score, f"{tests['difference']:+.2f}", "too low" if is_low else significance(entry, metric)]
 
 
-def pictures(plan: Plan, results: Results) -> Iterator[Section]:
+def pictures(plan: Plan, results: Results) -> Iterator[PageSection]:
     """Draw and save BLEU and gains by length, box plots of sentence scores, and perplexity during training."""
     from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, save, training_curves
 
@@ -306,7 +306,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
             save(figure, path)
             saved.append(Picture(path, title))
         if saved:
-            yield Section(f"Figures: {name}", saved)
+            yield PageSection(f"Figures: {name}", saved)
 
 
 def sentence_scores(plan: Plan, results: Results, table: Scored, metric: str) -> dict[str, np.ndarray]:
@@ -402,7 +402,7 @@ def commands(plan: Plan, results: Results) -> str:
 # ------------------------------------------------------------------------------------------------------------ pages
 
 
-def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
+def as_markdown(plan: Plan, sections: Sequence[PageSection]) -> str:
     """The report as Markdown."""
     parts = [f"# {plan.recipe.name}", plan.recipe.about]
     for section in sections:
@@ -422,7 +422,7 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def as_html(plan: Plan, sections: Sequence[Section]) -> str:
+def as_html(plan: Plan, sections: Sequence[PageSection]) -> str:
     """The report as one self-contained page."""
     name, about = escape(str(plan.recipe.name)), escape(plan.recipe.about)
     parts = [f"<h1>{name}</h1>", *([f"<p>{about}</p>"] if about else [])]

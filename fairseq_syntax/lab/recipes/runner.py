@@ -23,11 +23,11 @@ from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
-from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies, shown, states
+from fairseq_syntax.lab.recipes.stages import USER_DIR, Stage, StageCommand, dependencies, shown, states
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.files import make_folder
-from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.jobs import RecordedStep
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -129,7 +129,7 @@ class Runner:
         finally:
             self._begun.pop(stage.name, None)
 
-    def _run_commands(self, stage: Stage, step: Step) -> None:
+    def _run_commands(self, stage: Stage, step: RecordedStep) -> None:
         """Run the commands of a stage, and record that it is done. Raises SyntaxDataError if it fails."""
         log = self.log(stage)
         for path in stage.prepare(step):
@@ -171,7 +171,7 @@ class Runner:
         """The log of a stage's commands."""
         return self.folder / "logs" / f"{stage.stamp.name}.log"
 
-    def _run(self, command: Command, log: Path, gpus: Mapping[str, str]) -> int:
+    def _run(self, command: StageCommand, log: Path, gpus: Mapping[str, str]) -> int:
         """Run a command here or on the cluster; returns its exit status."""
         with log.open("ab") as stream:
             stream.write(f"$ {command}\n".encode())

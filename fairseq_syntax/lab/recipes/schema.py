@@ -53,7 +53,7 @@ Texts = Annotated[list[str], BeforeValidator(_one_as_list)]
 Seeds = Annotated[list[int], BeforeValidator(_one_as_list), Field(min_length=1)]
 
 
-class Section(BaseModel):
+class RecipeSection(BaseModel):
     """A mapping that accepts only known keys."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -67,7 +67,7 @@ class Section(BaseModel):
         return values
 
 
-class Filter(Section):
+class Filter(RecipeSection):
     """Filters for training pairs. Pairs with an empty side are always removed."""
 
     min_length: int = _key(1, "minimum number of tokens per side", ge=1)
@@ -77,14 +77,14 @@ class Filter(Section):
     languages: bool = _key(False, "remove pairs in other languages (pip install '.[filter]')")
 
 
-class Subset(Section):
+class Subset(RecipeSection):
     """A random subset of the training data, drawn before filtering."""
 
     pairs: int = _key(..., "number of pairs", ge=1)
     seed: int = _key(1, "random seed")
 
 
-class Corpus(Section):
+class Corpus(RecipeSection):
     """The parallel text.
 
     Each split is a prefix (``corpus/train`` for corpus/train.en and corpus/train.de), a list of the two files, a
@@ -133,7 +133,7 @@ class Corpus(Section):
         return self
 
 
-class ParseSide(Section):
+class ParseSide(RecipeSection):
     """How one side is parsed."""
 
     parser: str = _key("stanza", "stanza, supar, spacy, udpipe, or your own module")
@@ -161,7 +161,7 @@ class ParseSide(Section):
         return self
 
 
-class Control(Section):
+class ControlSection(RecipeSection):
     """A control parse, with the same form but less or no syntax: `fairseq-syntax control`."""
 
     make: Texts = _key(..., "linear, right, flat, random, …; several are applied in order")
@@ -170,7 +170,7 @@ class Control(Section):
     about: str = _key("", "description for the report")
 
     @model_validator(mode="after")
-    def _is_one(self) -> Control:
+    def _is_one(self) -> ControlSection:
         try:
             controls.Control(tuple(self.make), self.seed, wrong_arcs=self.wrong_arcs)
         except SyntaxDataError as error:  # which the command would raise too, after hours of parsing
@@ -185,17 +185,17 @@ def _controls(value: Any) -> Any:
     return {name: {"make": one} if isinstance(one, (str, list)) else one for name, one in value.items()}
 
 
-class Parse(Section):
+class ParseSection(RecipeSection):
     """Which sides are parsed, and how."""
 
     source: ParseSide | None = _key(None, "the source side; omit it to leave it unparsed")
     target: ParseSide | None = _key(None, "the target side, for LaSyn's tags and DBSA's decoder")
-    controls: Annotated[dict[Name, Control], BeforeValidator(_controls)] = _key(
+    controls: Annotated[dict[Name, ControlSection], BeforeValidator(_controls)] = _key(
         {}, "control parses by name, for systems with `parse: NAME`"
     )
 
 
-class Pieces(Section):
+class Pieces(RecipeSection):
     """The vocabulary: how words are split into pieces."""
 
     method: Literal["sentencepiece", "subword_nmt", "words"] = _key(
@@ -212,7 +212,7 @@ class Pieces(Section):
     threshold: int = _key(0, "replace words or pieces with fewer occurrences in training by <unk>", ge=0)
 
 
-class System(Section):
+class SystemSection(RecipeSection):
     """A model: one row of the table. Its keys override `size`, `train` and `translate` of the recipe."""
 
     extends: str | None = _key(None, "another system, whose keys it inherits, except `about`")
@@ -228,7 +228,7 @@ class System(Section):
     about: str = _key("", "description for the report")
 
 
-class Variant(Section):
+class Variant(RecipeSection):
     """Another translation of the tests with the same models, in a separate table."""
 
     systems: list[str] | None = _key(None, "systems to include (default: all)")
@@ -239,7 +239,7 @@ class Variant(Section):
     options: Options = _key({}, "additional options of fairseq-generate")
 
 
-class Translate(Section):
+class Translate(RecipeSection):
     """How the tests are translated. Any other key is an option of fairseq-generate, such as `beam: 5`."""
 
     model_config = ConfigDict(extra="allow")
@@ -259,14 +259,14 @@ class Translate(Section):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Shares(Section):
+class Shares(RecipeSection):
     """Gains with control parses: SYSTEM is compared with SYSTEM.CONTROL, trained on a control parse."""
 
     controls: list[str] = _key(..., "names of the controls", min_length=1)
     by: list[str] = _key([], "also by intervals of these properties of the parse")
 
 
-class Value(Section):
+class Value(RecipeSection):
     """A number for each run, from a JSON file written by a command."""
 
     file: str = _key(..., "the JSON file; {run} is the run's folder")
@@ -274,7 +274,7 @@ class Value(Section):
     systems: list[str] | None = _key(None, "systems to include (default: all)")
 
 
-class Score(Section):
+class ScoreSection(RecipeSection):
     """What is measured and compared."""
 
     metrics: list[Metric] = _key(["bleu", "chrf"], "the main table shows the first", min_length=1)
@@ -308,7 +308,7 @@ class Score(Section):
     values: dict[str, Value] = _key({}, "further numbers of each run, from JSON files of commands")
 
 
-class Published(Section):
+class Published(RecipeSection):
     """Published figures, shown next to ours."""
 
     source: str = _key(..., "paper and table")
@@ -320,7 +320,7 @@ class Published(Section):
     note: str = _key("", "how the measurement differs")
 
 
-class Command(Section):
+class CommandSection(RecipeSection):
     """Your own stage. {folder} stands for the result folder, {run} for the run's, and {recipe} for the recipe's."""
 
     reason: str = _key(..., "why the recipe needs a command", min_length=1)
@@ -340,7 +340,7 @@ class Command(Section):
         return self.each == "run" and (self.systems is None or system in self.systems)
 
 
-class Recipe(Section):
+class Recipe(RecipeSection):
     """From two text files to a table of scores."""
 
     extends: str | None = _key(None, "another recipe, whose keys it inherits; a path from the folder of this one")
@@ -354,16 +354,16 @@ class Recipe(Section):
     )
     user_dir: Texts = _key([], "folders of your plugins (`--user-dir`); a change of their code trains again")
     corpus: Corpus
-    parse: Parse = _key(Parse(), "parsing; if omitted, the text is not parsed")
+    parse: ParseSection = _key(ParseSection(), "parsing; if omitted, the text is not parsed")
     pieces: Pieces = Field(Pieces())
     size: Options = _key({}, "model sizes: options of fairseq-train")
     train: Options = _key({}, "training: options of fairseq-train")
-    systems: dict[Name, System] = _key(..., "models by name, in the order of the table", min_length=1)
+    systems: dict[Name, SystemSection] = _key(..., "models by name, in the order of the table", min_length=1)
     seeds: Seeds = _key([1], "training seeds of each system")
     translate: Translate = Field(Translate())
-    score: Score = Field(Score())
+    score: ScoreSection = Field(ScoreSection())
     published: list[Published] = Field([])
-    commands: dict[Name, Command] = _key({}, "your own stages, by name")
+    commands: dict[Name, CommandSection] = _key({}, "your own stages, by name")
     device: Literal["cpu", "cuda"] = _key("cpu", "for parsing, training and translating")
     threads: int = _key(1, "threads of each process", ge=1)
     workers: int = _key(1, "processes for parsing, segmenting and binarizing", ge=1)

@@ -20,7 +20,7 @@ import fairseq_syntax
 from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
 from fairseq_syntax.plugins import VARIABLE as PLUGINS_VARIABLE
 from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
-from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
 # In the order of execution. --to stops after a kind; a recipe's own commands run before the stages of a kind.
@@ -80,7 +80,7 @@ def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curd
 
 
 @dataclass(frozen=True)
-class Command:
+class StageCommand:
     """A command line.
 
     Args:
@@ -133,7 +133,7 @@ class Stage:
 
     kind: Kind
     name: str
-    commands: tuple[Command, ...]
+    commands: tuple[StageCommand, ...]
     outputs: tuple[Path, ...]
     stamp: Path
     reads: tuple[Path, ...] = ()
@@ -153,14 +153,14 @@ class Stage:
         """The inputs that do not exist."""
         return [path for path in (*self.inputs, *self.listed) if not path.exists()]
 
-    def step(self) -> Step:
+    def step(self) -> RecordedStep:
         """The step of the stage for its current inputs. Raises SyntaxDataError if one is missing."""
         for path in self.missing():
             raise missing_input(self, path)
         words = [word for command in self.commands for word in command.words if type(word) in (str, In)]
         parts = [content(word.path) if isinstance(word, In) else word for word in words]
         parts += [content(path) for path in self.reads] + [_listing(path) for path in self.listed]
-        return Step((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))
+        return RecordedStep((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))
 
     def is_done(self) -> bool:
         """Whether all outputs exist and were made from the current inputs."""
@@ -173,7 +173,7 @@ class Stage:
             return False
         return record.get("outputs") is None or record["made_from"] != self.step().made_from
 
-    def prepare(self, step: Step) -> list[Path]:
+    def prepare(self, step: RecordedStep) -> list[Path]:
         """Remove files with which the commands would resume although they are not of the interrupted ``step``.
 
         These are files made from other inputs, and all files of a finished stage of which an output has changed since.

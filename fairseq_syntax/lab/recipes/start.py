@@ -62,7 +62,7 @@ def system_names() -> list[str]:
     return sorted({name for text in texts for pattern in (_SYSTEM, _LSTM) for name in pattern.findall(text)})
 
 
-class Entry(NamedTuple):
+class RecipeEntry(NamedTuple):
     """A system of a recipe: its architecture and options, and what it reads of the source's and the target's parse."""
 
     arch: str
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
         return line if len(line) < 90 else "".join(f"\n    {part}" for part in filter(None, parts))
 
 
-def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_positions") -> Entry:
+def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_positions") -> RecipeEntry:
     """The entry of a system, in any case and with hyphens or underscores; a Transformer has relative positions, too.
 
     Args:
@@ -108,10 +108,10 @@ def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_po
 
     lstms = [arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SyntaxLSTMModel)]
     if name == "transformer":
-        return Entry("transformer")
+        return RecipeEntry("transformer")
     if name in lstms:
         model = ARCH_MODEL_REGISTRY[name]
-        return Entry(name, needs=model.training_needs, is_lstm=True)
+        return RecipeEntry(name, needs=model.training_needs, is_lstm=True)
     if name not in (known := {**ENCODER_SYSTEMS, **DECODER_SYSTEMS}):
         message = f"there is no system {name}"
         raise SyntaxDataError(message, option="--system", hint=meant(name, sorted([*known, *lstms, "transformer"])))
@@ -124,7 +124,7 @@ def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_po
     if name != beside:
         options = {"encoder-syntax": ",".join(filter(None, [*encoder, beside])), **_MEASURED.get(name, {})}
     criterion = criterion_of(preset)
-    return Entry(
+    return RecipeEntry(
         arch,
         options,
         None if criterion == criterion_of({}) else criterion,
@@ -210,9 +210,9 @@ def first_recipe(
         if True in is_lstm or "transformer" in entries:
             message = "a model that was imported is a Transformer, which is the baseline in any case"
             raise SyntaxDataError(message, option="--system", hint="name systems of Transformers")
-        baseline = {"finetuned": Entry(start.arch)}
+        baseline = {"finetuned": RecipeEntry(start.arch)}
     else:
-        baseline = {"lstm": Entry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
+        baseline = {"lstm": RecipeEntry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
     entries = {**baseline, **entries}
     read = frozenset().union(*(entry.needs for entry in entries.values()))
     read_of_target = frozenset().union(*(entry.target_needs for entry in entries.values()))

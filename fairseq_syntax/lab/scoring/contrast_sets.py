@@ -28,7 +28,7 @@ COLUMNS = ("source", "correct", "incorrect", *OPTIONAL)  # of a TSV file
 
 
 @dataclass(frozen=True)
-class Item:
+class ContrastItem:
     """A comparison of the row ``correct`` with the row ``incorrect``; the distance is in words."""
 
     correct: int
@@ -52,7 +52,7 @@ class ContrastSet:
     name: str
     sources: list[str] = field(default_factory=list)
     rows: list[tuple[int, str]] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
+    items: list[ContrastItem] = field(default_factory=list)
 
     def row(self, source: int, text: str) -> int:
         """Add a row, and return its index."""
@@ -68,7 +68,7 @@ class Error(BaseModel):
     distance: NonNegativeInt | None = None
 
 
-class Entry(BaseModel):
+class LingEvalSource(BaseModel):
     """A source in LingEval97's layout."""
 
     source: str
@@ -86,7 +86,7 @@ def read_set(text: str) -> ContrastSet:
     if len(paths) == 3:
         return read_parallel(name or _common_name(paths), paths)
     path = Path(uncompressed_name(paths[0]))
-    read = {".json": read_json, ".tsv": read_tsv}.get(path.suffix)
+    read = {".json": read_lingeval, ".tsv": read_pairs_tsv}.get(path.suffix)
     if len(paths) != 1 or read is None:
         hint = "FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT"
         raise SyntaxDataError("is not a contrastive set", path=",".join(paths), hint=hint)
@@ -98,11 +98,11 @@ def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
     columns = [list(read_lines(path)) for path in paths]
     count = check_parallel([(path, len(lines)) for path, lines in zip(paths, columns)])
     rows = [(number, line) for column in columns[1:] for number, line in enumerate(column)]
-    items = [Item(number, count + number, name) for number in range(count)]
+    items = [ContrastItem(number, count + number, name) for number in range(count)]
     return _checked(ContrastSet(name, columns[0], rows, items), paths[0], first_line=1)
 
 
-def read_tsv(name: str, path: str) -> ContrastSet:
+def read_pairs_tsv(name: str, path: str) -> ContrastSet:
     """Read a TSV file with a header; the rows to score are correct, incorrect, correct, …"""
     contrast = ContrastSet(name)
     lines = list(read_lines(path))
@@ -125,14 +125,14 @@ def read_tsv(name: str, path: str) -> ContrastSet:
         source = number - 2
         contrast.sources.append(row["source"])
         correct, incorrect = contrast.row(source, row["correct"]), contrast.row(source, row["incorrect"])
-        contrast.items.append(Item(correct, incorrect, row.get("category") or name, distance))
+        contrast.items.append(ContrastItem(correct, incorrect, row.get("category") or name, distance))
     return _checked(contrast, path, first_line=2)
 
 
-def read_json(name: str, path: str) -> ContrastSet:
+def read_lingeval(name: str, path: str) -> ContrastSet:
     """Read LingEval97's layout; the rows to score are reference, errors, reference, errors, …"""
     try:
-        entries = TypeAdapter(list[Entry]).validate_json(without_mark(read_bytes(path)))
+        entries = TypeAdapter(list[LingEvalSource]).validate_json(without_mark(read_bytes(path)))
     except ValidationError as error:
         problem = error.errors()[0]
         number, *keys = problem["loc"] or (None,)
@@ -147,7 +147,7 @@ def read_json(name: str, path: str) -> ContrastSet:
         correct = contrast.row(source, entry.reference)
         for one in entry.errors:
             incorrect = contrast.row(source, one.contrastive)
-            contrast.items.append(Item(correct, incorrect, one.type or name, one.distance))
+            contrast.items.append(ContrastItem(correct, incorrect, one.type or name, one.distance))
     return _checked(contrast, path)
 
 

@@ -38,7 +38,7 @@ from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
 logger = logging.getLogger(__name__)
-__all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
+__all__ = ["ScoreOptions", "ScoredSystem", "evaluate", "read_parses", "read_system", "tables"]
 
 FORMAT = 2  # the version of the report and of its computation
 DISTINCT = "distinct-1"
@@ -53,7 +53,7 @@ TESTS = {
 
 
 @dataclass
-class System:
+class ScoredSystem:
     """A system under evaluation: its name and one run per seed."""
 
     name: str
@@ -61,7 +61,7 @@ class System:
 
 
 @dataclass
-class Options:
+class ScoreOptions:
     """What to compute; the fields are the options of ``fairseq-syntax score``."""
 
     metrics: Sequence[str] = USUAL
@@ -76,10 +76,10 @@ class Options:
     controls_by: Sequence[Property] = field(default_factory=list)
 
 
-def read_system(text: str) -> System:
+def read_system(text: str) -> ScoredSystem:
     """Read ``[NAME=]FILE[,FILE…]``, with one file per seed; the default name is the first file's."""
     name, paths = named_files(text)
-    return System(name, [read_translations(path) for path in paths])
+    return ScoredSystem(name, [read_translations(path) for path in paths])
 
 
 def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[str] | None = None) -> list[ParsedLine]:
@@ -104,9 +104,9 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
 
 
 def evaluate(
-    systems: Sequence[System],
+    systems: Sequence[ScoredSystem],
     references: Sequence[Sequence[str]],
-    options: Options,
+    options: ScoreOptions,
     *,
     baseline: str | None = None,
     also_against: Sequence[str] = (),
@@ -191,7 +191,7 @@ def evaluate(
     return report
 
 
-def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict[str, Any]:
+def _score(system: ScoredSystem, scorers: Sequence[Scorer], references, options: ScoreOptions) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for run in system.runs:
         scores = {scorer.name: scorer.corpus(run.lines) for scorer in scorers}
@@ -222,7 +222,7 @@ def _tests(
     scorers: Sequence[Scorer],
     runs: Mapping[str, Sequence[Sequence[str]]],
     bases: Sequence[str],
-    options: Options,
+    options: ScoreOptions,
     groups: Sequence[str] | None,
 ) -> dict[str, dict[str, dict[str, dict]]]:
     """The tests by baseline, system and metric, with ``holm`` over the comparisons (one per system) of a metric."""

@@ -53,7 +53,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Words:
+class FileWords:
     """The words of a file, and the characters of its tokens without spaces."""
 
     words: list[Word]
@@ -66,7 +66,7 @@ class Words:
         return any(word.head >= 0 and word.deprel not in ("_", "dep") for word in self.words)
 
 
-def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
+def collect_words(lines: Iterable[ParsedLine], path: str) -> FileWords:
     """Number the words of all lines consecutively. (The heads in a ``ParsedLine`` are 0-based within the line.)"""
     words: list[Word] = []
     characters: list[str] = []
@@ -81,10 +81,10 @@ def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
                 form, label = _without_spaces(line.words[w]).lower(), line.deprels[w].split(":")[0]
                 several = token.last > token.first
                 words.append(Word(form, start, end, head, label, several, line.file_line))
-    return Words(words, "".join(characters), path)
+    return FileWords(words, "".join(characters), path)
 
 
-def evaluate(gold: Words, system: Words) -> dict[str, Score]:
+def score_trees(gold: FileWords, system: FileWords) -> dict[str, Score]:
     """Compute ``Words``, ``UAS`` and, if both files have relations, ``LAS``.
 
     Raises:
@@ -93,7 +93,7 @@ def evaluate(gold: Words, system: Words) -> dict[str, Score]:
     _check_characters(gold, system)
     if not gold.words:
         raise SyntaxDataError("there are no words to compare", path=gold.path)
-    pairs = align(gold.words, system.words)
+    pairs = align_words(gold.words, system.words)
     to_gold = {s: g for g, s in pairs} | {-1: -1}  # roots align to roots; -2 marks a system head that is not aligned
     same_head = [gold.words[g].head == to_gold.get(system.words[s].head, -2) for g, s in pairs]
     same_label = [gold.words[g].deprel == system.words[s].deprel for g, s in pairs]
@@ -111,7 +111,7 @@ def evaluate(gold: Words, system: Words) -> dict[str, Score]:
     return scores
 
 
-def align(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]:
+def align_words(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]:
     """Align words; returns pairs (gold index, system index) in order."""
     pairs: list[tuple[int, int]] = []
     g = s = 0
@@ -178,7 +178,7 @@ def _without_spaces(form: str) -> str:
     return "".join(c for c in form if unicodedata.category(c) != "Zs")
 
 
-def _check_characters(gold: Words, system: Words) -> None:
+def _check_characters(gold: FileWords, system: FileWords) -> None:
     a, b = gold.characters, system.characters
     if a == b:
         return

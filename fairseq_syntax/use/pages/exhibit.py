@@ -13,7 +13,7 @@ from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.base import BaseTranslator
-from fairseq_syntax.use.parent_head import between_words, decode_line, parent_head
+from fairseq_syntax.use.parent_head import between_words, decode_parents, parent_head
 
 __all__ = ["Exhibit", "Output", "Tree"]
 
@@ -107,7 +107,7 @@ def show_model(
     if exhibit.words:
         weights = between_words(attention["encoder"][layer][head], exhibit.counts)
         # An unparsed line counts as one sentence. Softmax in float32 can underflow to 0, which has no logarithm.
-        heads, _ = decode_line(np.log(np.maximum(weights, 1e-30)), exhibit.spans or [(0, len(exhibit.words))])
+        heads, _ = decode_parents(np.log(np.maximum(weights, 1e-30)), exhibit.spans or [(0, len(exhibit.words))])
         p: list[float | None] = [float(weights[word, head]) for word, head in enumerate(heads)]
         labels = ["root" if i == h else "" for i, h in enumerate(heads)]
         exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)

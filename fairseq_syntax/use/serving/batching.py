@@ -39,7 +39,7 @@ class _Entry(Future[Any]):
         return self._refused or time.monotonic() > self.deadline
 
 
-class Stage:
+class BatchWorker:
     """A worker thread that processes waiting items in batches.
 
     It never waits for a batch to fill up: while one batch is processed, the next one gathers.

@@ -116,7 +116,7 @@ class Source:
     timeout: float | None = None
 
 
-def load_models(
+def load_served(
     paths: Mapping[str, str | os.PathLike[str] | Sequence[str]],
     *,
     data: str | None = None,

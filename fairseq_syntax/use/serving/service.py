@@ -15,7 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, unparsed
 from fairseq_syntax.use.base import Translation
-from fairseq_syntax.use.serving.batching import Stage
+from fairseq_syntax.use.serving.batching import BatchWorker
 from fairseq_syntax.use.serving.messages import Alignment, Hypothesis, Parse, TranslateAnswer, TranslateRequest
 from fairseq_syntax.use.serving.metrics import Metrics
 from fairseq_syntax.use.serving.models import ServedModel, Source
@@ -49,9 +49,9 @@ class Service:
         self.accepted = 0
         self.metrics = Metrics(lambda: self.accepted, capacity)
         common: dict[str, Any] = {"size": batch_size, "running": []}
-        self._parsing = Stage("parse", self._parse_batch, weight=PARSE_WORDS, **common)
+        self._parsing = BatchWorker("parse", self._parse_batch, weight=PARSE_WORDS, **common)
         self._translating = {
-            name: Stage(f"translate {name}", self._translate_batch, weight=SEARCH_WORDS, **common)
+            name: BatchWorker(f"translate {name}", self._translate_batch, weight=SEARCH_WORDS, **common)
             for name in self.models
         }
 
