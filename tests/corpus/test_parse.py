@@ -243,7 +243,7 @@ def test_shards_together_are_the_whole(text):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), min_size=1),
+    st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=12), min_size=1),
     st.integers(1, 4),
     st.integers(1, 5),
 )
