@@ -63,10 +63,16 @@ def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 @cache
 def _register() -> None:
     from fairseq_syntax import compat
+    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.faults import report_in_fairseq
 
     report_in_fairseq()
     with compat.unchanged_logging():
+        try:
+            import fairseq  # noqa: F401
+        except ModuleNotFoundError as error:
+            message = f"{error.name} is not installed, without which only models exported to CTranslate2 can be used"
+            raise SyntaxDataError(message, hint="pip install fairseq-syntax") from error
         compat.install()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess_hook

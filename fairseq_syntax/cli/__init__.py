@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     module = modules[args.subcommand]
     running = RUNS_COMMAND.set(True)
     try:
-        if module.COMMAND.needs_fairseq:
+        needs = module.COMMAND.needs_fairseq
+        if needs(args) if callable(needs) else needs:
             register(getattr(args, "user_dir", ()))
             fairseq_log.setLevel(logging.WARNING)
             # PyTorch warns of fairseq's masks, of which one is boolean and the other is not.

@@ -43,8 +43,8 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.inference.alignment import agreement, check_gold, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.lab.scoring.outputs import check_parallel
-    from fairseq_syntax.use.exported import CHECKPOINT, Exported
-    from fairseq_syntax.use.translator import Translator, checkpoint_of
+    from fairseq_syntax.use.exported import CHECKPOINT, Exported, checkpoint_of
+    from fairseq_syntax.use.translator import Translator
 
     checkpoints = [checkpoint_of(path) for path in files_of(args.model)]
     options = translator_options(args)

@@ -103,7 +103,8 @@ class Command:
         group: the group in which ``fairseq-syntax --help`` lists it
         arguments: its arguments, in the order of ``--help``
         step: its position in the pipeline within its group; others follow by name
-        needs_fairseq: whether it loads fairseq models or data, so that the package must be registered first
+        needs_fairseq: whether it loads fairseq models or data, so that the package must be registered first; or a
+            function that decides by the parsed arguments
         resumes: whether rerunning it continues an interrupted run
     """
 
@@ -111,7 +112,7 @@ class Command:
     group: GroupName
     arguments: Sequence[Callable[[Any], None]] = ()
     step: int = 100
-    needs_fairseq: bool = False
+    needs_fairseq: bool | Callable[[argparse.Namespace], bool] = False
     resumes: bool = False
 
     @property

@@ -60,7 +60,16 @@ ARGUMENTS = [
         batch_size(),
     ),
 ]
-COMMAND = Command(__doc__, "use", ARGUMENTS, step=2, needs_fairseq=True)
+
+
+def needs_fairseq(args: Namespace) -> bool:
+    """False if CTranslate2 runs all models."""
+    from fairseq_syntax.use.opening import need_fairseq
+
+    return need_fairseq(systems_by_name(args.model, model_name).values(), args.user_dir)
+
+
+COMMAND = Command(__doc__, "use", ARGUMENTS, step=2, needs_fairseq=needs_fairseq)
 
 
 def main(args: Namespace) -> None:

@@ -44,7 +44,15 @@ ARGUMENTS = [
     Option("--target-name NAME", "likewise, the language to translate into", default=""),
 ]
 
-COMMAND = Command(__doc__, "use", ARGUMENTS, step=1, needs_fairseq=True)
+
+def needs_fairseq(args: Namespace) -> bool:
+    """False for a model that CTranslate2 runs, which then starts in less than a second."""
+    from fairseq_syntax.use.opening import need_fairseq
+
+    return need_fairseq([files_of(args.model)], args.user_dir)
+
+
+COMMAND = Command(__doc__, "use", ARGUMENTS, step=1, needs_fairseq=needs_fairseq)
 
 
 def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
@@ -60,11 +68,11 @@ def main(args: Namespace) -> int:
     """Translate; returns 1 if a line could not be translated."""
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.use.base import cut_short
-    from fairseq_syntax.use.translator import Translator
+    from fairseq_syntax.use.opening import open_translator
 
     check_output(args.output, args.input)
     check_output(args.alignments, args.input, args.output)
-    translator = Translator.load(
+    translator = open_translator(
         files_of(args.model),
         missing_parse=args.missing_parse,
         beam=args.beam,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.corpus.segmentation import SEPARATOR, Segmenter
 from fairseq_syntax.corpus.words import language_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Spaces between two kana, Han characters or their punctuation.
 _UNSPACED = r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"

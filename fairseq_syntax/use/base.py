@@ -10,23 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
-import torch
-from fairseq import utils
-from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.words import Span
 from fairseq_syntax.errors import SyntaxDataError, meant, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
-from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput, token_ids
-from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, check_unicode, is_empty
 from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.inference.text_input import EncodedLine, TextInput, Tokens, token_ids
 from fairseq_syntax.use import BEAM
-from fairseq_syntax.use.alignment_choice import Ranked
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
+    from fairseq_syntax.use.alignment_choice import Ranked
 
 __all__ = ["BaseTranslator", "Translation"]
 
@@ -92,7 +91,7 @@ class BaseTranslator(ABC):
     nbest: int
     batch_size: int
     _generation: dict[str, Any]  # the search options
-    _input: InteractiveInput
+    _input: TextInput
 
     @abstractmethod
     def _search(
@@ -158,7 +157,6 @@ class BaseTranslator(ABC):
                 logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
         return best[0] if one else best
 
-    @torch.no_grad()
     @naming_parameters()
     def translations(
         self,
@@ -264,17 +262,17 @@ class BaseTranslator(ABC):
         return f"<Translator {', '.join([languages, *self._about(), f'beam {self.beam}'])}>"
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """See :meth:`.interactive.InteractiveInput.check_parses`."""
+        """See :meth:`.text_input.TextInput.check_parses`."""
         self._input.check_parses(path)
+
+    def input(self) -> Any:
+        """A new input pipeline (:class:`.text_input.TextInput`) with this translator's task, parser and source tag."""
+        return type(self._input)(self.task, self._input.chosen_parser, self._input.source_tag)
 
     @property
     def needs(self) -> frozenset[str]:
         """The parts of a parse that the model reads, a subset of ``"tree"`` and ``"arcs"``."""
         return self._input.needs
-
-    def input(self) -> InteractiveInput:
-        """A new input pipeline with this translator's task, parser and source tag."""
-        return InteractiveInput(self.task, self._input.chosen_parser, self._input.source_tag)
 
     @naming_parameters()
     def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
@@ -288,14 +286,11 @@ class BaseTranslator(ABC):
         """
         return self._input.parse(sentences)
 
+    @abstractmethod
     def max_positions(self) -> tuple[int, int]:
         """The maximum lengths of source and target in pieces, with ``</s>``."""
-        most: tuple[int, int] = utils.resolve_max_positions(
-            self.task.max_positions(), *(model.max_positions() for model in self.models)
-        )
-        return most
 
-    def encode_target(self, text: str) -> tuple[list[str], torch.Tensor]:
+    def encode_target(self, text: str) -> tuple[list[str], Tokens]:
         """Pieces and tokens ([T], int64, with ``</s>``) of a given translation.
 
         Raises:
@@ -311,8 +306,20 @@ class BaseTranslator(ABC):
         return decoder(self.task.segmenter("target"), self.task.cfg.target_lang or "")
 
 
+MISSING_PARSE = ("error", "neutral")
+# The options of fairseq's search, by name, with their types in its ``GenerationConfig``. Others belong to its programs,
+# such as language models or forced decoding.
+SEARCH_OPTIONS: dict[str, type] = {
+    **dict.fromkeys(("beam", "nbest", "max_len_b", "min_len", "no_repeat_ngram_size", "sampling_topk"), int),
+    **dict.fromkeys(("lenpen", "unkpen", "temperature", "max_len_a", "sampling_topp"), float),
+    **dict.fromkeys(("diverse_beam_strength", "diversity_rate"), float),
+    **dict.fromkeys(("unnormalized", "match_source_len", "sampling"), bool),
+    "diverse_beam_groups": int,
+}
+
+
 def search_options(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> dict[str, Any]:
-    """Check search options, named as in fairseq's ``GenerationConfig``, and fill in ``beam`` and ``nbest``.
+    """Check search options, named as in :data:`SEARCH_OPTIONS`, and fill in ``beam`` and ``nbest``.
 
     Raises:
         SyntaxDataError: not one of the ``options`` of a search, ``of`` this name, or a size below 1
@@ -328,9 +335,27 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
     return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
 
 
+def task_options(
+    parser_name: str, parser_lang: str, parser_dir: str | os.PathLike[str] | None, missing_parse: str
+) -> dict[str, Any]:
+    """The options of the task for the arguments of ``Translator.load`` that concern the parser.
+
+    Raises:
+        SyntaxDataError: no such ``missing_parse``
+    """
+    if missing_parse not in MISSING_PARSE:
+        hint = meant(missing_parse, MISSING_PARSE)
+        raise SyntaxDataError(f"no such value: {missing_parse!r}", option="--missing-parse", hint=hint)
+    return {
+        "syntax_parser": parser_name,
+        "syntax_parser_lang": parser_lang,
+        "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
+    }
+
+
 def check_type(name: str, value: Any) -> None:
     """Raise SyntaxDataError for a search option whose value has not the type of fairseq's."""
-    kind = int if name == "batch_size" else GenerationConfig.__dataclass_fields__[name].type
+    kind = int if name == "batch_size" else SEARCH_OPTIONS[name]
     wanted = {int: "a whole number", float: "a number", bool: "True or False"}[kind]
     fits = isinstance(value, bool) if kind is bool else isinstance(value, Integral if kind is int else Real)
     if not fits or (kind is not bool and isinstance(value, bool)):

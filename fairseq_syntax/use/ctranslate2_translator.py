@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from fairseq_syntax import register
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.labels import LabelInventory, to_stored
-from fairseq_syntax.errors import imports_of
+from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
-from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput
-from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.runtime.bounds import check_device
-from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
+from fairseq_syntax.inference.text_input import EncodedLine, TextInput
+from fairseq_syntax.use.base import BaseTranslator, Translation, search_options, task_options
 from fairseq_syntax.use.exported import Exported, factored
+from fairseq_syntax.use.exported_task import ExportedTask
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
 
 # fairseq's search options and their names in CTranslate2.
 _SEARCH = {
@@ -41,7 +44,7 @@ class CTranslate2Translator(BaseTranslator):
         folder, exported: what ``fairseq-syntax export --to ctranslate2`` wrote, and its description
         task: the task of the folder's data
         parser, batch_size, generation: as in :class:`.translator.Translator`, limited to CTranslate2's search options
-        device: ``cpu`` or ``cuda`` (default: ``cuda`` if CTranslate2 and PyTorch find a GPU)
+        device: ``cpu`` or ``cuda`` (default: ``cuda`` if there is a GPU)
 
     Raises:
         SyntaxDataError: CTranslate2 is not installed or does not support an option, or the device does not exist
@@ -60,23 +63,56 @@ class CTranslate2Translator(BaseTranslator):
     ) -> None:
         with imports_of("export"):
             import ctranslate2
-        check_device(device)
+        if device == "cuda" and not (ctranslate2.get_cuda_device_count() and _cuda_libraries()):
+            raise SyntaxDataError("cuda cannot be used: there is no GPU", option="--device", hint="cpu can")
+        if device not in (None, "cpu", "cuda"):
+            message = f"{device} cannot be used: CTranslate2 runs on cpu and cuda"
+            raise SyntaxDataError(message, option="--device", hint="cpu can")
         self.models: list[Any] = []  # no PyTorch modules
         self.task = task
-        if exported.factors:
-            self.task.add_need("source", frozenset({"tree"}))
         self.exported = exported
         self.batch_size = batch_size
         self._set_search(generation)
-        self._input = InteractiveInput(self.task, parser, exported.source_tag)
-        # CTranslate2 uses PyTorch's libraries of the GPU.
-        gpu = ctranslate2.get_cuda_device_count() and torch.cuda.is_available()
+        self._input = TextInput(self.task, parser, exported.source_tag)
         self._model = ctranslate2.Translator(
             os.fspath(folder),
-            device=device or ("cuda" if gpu else "cpu"),
+            device=device or ("cuda" if ctranslate2.get_cuda_device_count() and _cuda_libraries() else "cpu"),
             inter_threads=1,
-            intra_threads=torch.get_num_threads(),
+            intra_threads=_threads(),
         )
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        data: str | os.PathLike[str] | None = None,
+        *,
+        parser: Parser | None = None,
+        parser_name: str = "",
+        parser_lang: str = "",
+        parser_dir: str | os.PathLike[str] | None = None,
+        missing_parse: str = "error",
+        device: str | None = None,
+        user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        source_name: str = "",
+        target_name: str = "",
+        search_rules: str = "fairseq",
+        alignment_heads: Any = None,
+        **options: Any,
+    ) -> CTranslate2Translator:
+        """Load an exported folder, with the arguments of :meth:`.translator.Translator.load`.
+
+        ``search_rules`` and ``alignment_heads`` are ignored: CTranslate2 has its own search, and an exported model a
+        fixed alignment head.
+        """
+        if user_dir:
+            register(user_dir)
+        of_task = task_options(parser_name, parser_lang, parser_dir, missing_parse)
+        exported = Exported.load(folder, data)
+        if source_name or target_name:
+            exported.language_options(source_name, target_name)  # an error: such a model is not exported to CTranslate2
+        task = ExportedTask(folder, exported, missing_parse=missing_parse, **of_task)
+        return cls(folder, exported, task, parser=parser, device=device, **options)
 
     def _set_search(self, generation: dict[str, Any]) -> None:
         self._generation = search_options(generation, _SEARCH, "CTranslate2", self.batch_size)
@@ -85,6 +121,10 @@ class CTranslate2Translator(BaseTranslator):
         options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
         # Do not truncate the input, and never produce padding, as in fairseq.
         self._options = {"max_input_length": 0, "suppress_sequences": [["<blank>"]], **options}
+
+    def max_positions(self) -> tuple[int, int]:
+        """See the base class."""
+        return self.exported.max_source_positions, self.exported.max_target_positions
 
     def _about(self) -> list[str]:
         names = " with ".join(filter(None, ["CTranslate2", " and ".join(self.exported.factors)]))
@@ -189,3 +229,20 @@ class CTranslate2Translator(BaseTranslator):
             for column in columns
         ]
         return factored(pieces, factors)
+
+
+def _cuda_libraries() -> bool:
+    """Whether a GPU can be used. CTranslate2 takes the libraries of CUDA that PyTorch has loaded, or the system's."""
+    try:
+        import torch
+    except ImportError:
+        return True
+    return torch.cuda.is_available()
+
+
+def _threads() -> int:
+    """The number of threads for CTranslate2: PyTorch's if it is loaded, otherwise that of OMP_NUM_THREADS or cores."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return int(torch.get_num_threads())
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) else len(os.sched_getaffinity(0))

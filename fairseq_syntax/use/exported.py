@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, make_folder
+from fairseq_syntax.runtime.files import as_data_error, make_folder, read_json
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, read_sealed, write_sealed
 
@@ -79,8 +79,15 @@ class Exported:
         write_sealed(Path(folder) / DESCRIPTION, {**asdict(self), "files": files})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Exported:
-        """Read ``export.json``, and verify the other files; SyntaxDataError if one is missing or damaged."""
+    def load(cls, folder: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Exported:
+        """Read ``export.json``, and verify the other files.
+
+        Args:
+            data: the user's choice of data, which must be None
+
+        Raises:
+            SyntaxDataError: a file is missing or damaged, or data are given
+        """
         path = Path(folder) / DESCRIPTION
         if not path.exists():
             hint = "give a checkpoint, or a folder that fairseq-syntax export or import wrote"
@@ -88,7 +95,24 @@ class Exported:
         exported = cls(**read_sealed(path, "export the model again with this version", FORMAT_VERSION))
         for name, entry in exported.files.items():
             check_entry(Path(folder) / name, entry, "copy or export the model again")
+        if data is not None:
+            hint = "leave out --data, or give the checkpoint that was exported"
+            raise SyntaxDataError("an exported model has its own data", path=folder, hint=hint)
         return exported
+
+
+def ctranslate2_folder(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str | None:
+    """The path of a model, if it is one folder that CTranslate2 runs; otherwise None, also for an ensemble."""
+    paths = [path] if isinstance(path, (str, os.PathLike)) else [*path]
+    if len(paths) != 1 or checkpoint_of(paths[0]) != (folder := os.fspath(paths[0])):
+        return None
+    return folder if read_json(os.path.join(folder, DESCRIPTION)).get("kind") == "ctranslate2" else None
+
+
+def checkpoint_of(path: str | os.PathLike[str]) -> str:
+    """``checkpoint_best.pt`` of a training folder; any other path unchanged."""
+    best = os.path.join(path, "checkpoint_best.pt")
+    return best if os.path.isfile(best) else os.fspath(path)
 
 
 def data_for(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], data: str | None) -> str | None:

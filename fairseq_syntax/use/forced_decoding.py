@@ -71,7 +71,7 @@ class ForcedDecoder:
         targets = [torch.tensor(target) for _, *target in pairs]
         # The source with its parse is repeated for each of its translations, in the order of the pairs.
         repeated = [encoded[source] for source in of_pair]
-        tokens = [line.tokens for line in repeated]
+        tokens = [torch.from_numpy(line.tokens) for line in repeated]
         lengths = list(map(len, tokens))
         check_lengths(lengths, map(len, targets), self.translator.max_positions(), of_pair)
         dataset = SyntaxPairDataset(

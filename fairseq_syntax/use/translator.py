@@ -21,7 +21,7 @@ from fairseq import utils
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.corpus.words import words_of
-from fairseq_syntax.errors import SyntaxDataError, meant, naming_parameters
+from fairseq_syntax.errors import SyntaxDataError, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, check_gold, spell
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
@@ -32,29 +32,27 @@ from fairseq_syntax.inference.alignment_head import (
     load_head,
     source_attention,
 )
-from fairseq_syntax.inference.interactive import EncodedLine, InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
+from fairseq_syntax.inference.text_input import EncodedLine
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use.alignment_choice import Ranked, candidates, choose
-from fairseq_syntax.use.base import BaseTranslator, Translation, check_lengths, search_options
+from fairseq_syntax.use.base import (
+    SEARCH_OPTIONS,
+    BaseTranslator,
+    Translation,
+    check_lengths,
+    search_options,
+    task_options,
+)
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
-from fairseq_syntax.use.exported import CHECKPOINT, Exported
+from fairseq_syntax.use.exported import CHECKPOINT, Exported, checkpoint_of, ctranslate2_folder
 from fairseq_syntax.use.loading import load_models, setup_task
 from fairseq_syntax.use.plain import model_name, system_names
 
 __all__ = ["Translator"]
-
-
-MISSING_PARSE = ("error", "neutral")
-# The options of fairseq's search; others belong to its programs, such as language models or forced decoding.
-SEARCH_OPTIONS = (
-    *("beam", "nbest", "lenpen", "unkpen", "unnormalized", "temperature", "match_source_len"),
-    *("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size"),
-    *("sampling", "sampling_topk", "sampling_topp"),
-    *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
-)
 
 
 class Translator(BaseTranslator):
@@ -73,6 +71,8 @@ class Translator(BaseTranslator):
     Raises:
         SyntaxDataError: an option does not exist or has an invalid value
     """
+
+    _input: InteractiveInput
 
     def __init__(
         self,
@@ -140,15 +140,26 @@ class Translator(BaseTranslator):
         Raises:
             SyntaxDataError: the checkpoint or its data do not exist, or CTranslate2 does not support an option
         """
-        if missing_parse not in MISSING_PARSE:
-            hint = meant(missing_parse, MISSING_PARSE)
-            raise SyntaxDataError(f"no such value: {missing_parse!r}", option="--missing-parse", hint=hint)
-        paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
-        overrides: dict[str, Any] = {
-            "syntax_parser": parser_name,
-            "syntax_parser_lang": parser_lang,
-            "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
+        of_parser: dict[str, Any] = {
+            "parser_name": parser_name,
+            "parser_lang": parser_lang,
+            "parser_dir": parser_dir,
+            "missing_parse": missing_parse,
         }
+        if (folder := ctranslate2_folder(path)) is not None:
+            return CTranslate2Translator.load(
+                folder,
+                data,
+                parser=parser,
+                **of_parser,
+                device=device,
+                user_dir=user_dir,
+                source_name=source_name,
+                target_name=target_name,
+                **options,
+            )
+        overrides = task_options(**of_parser)
+        paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         task = None
         if (source_name or target_name) and not all(map(os.path.isdir, paths)):
             message = "applies to a folder that fairseq-syntax import wrote"
@@ -159,17 +170,10 @@ class Translator(BaseTranslator):
             if len(paths) > 1:
                 hint = "give the checkpoint that was exported"
                 raise SyntaxDataError("an exported model cannot be part of an ensemble", path=folder, hint=hint)
-            exported = Exported.load(folder)
-            if data is not None:
-                hint = "leave out --data, or give the checkpoint that was exported"
-                raise SyntaxDataError("an exported model has its own data", path=folder, hint=hint)
+            exported = Exported.load(folder, data)
             if source_name or target_name:
                 overrides |= exported.language_options(source_name, target_name)
             task = setup_task(**{**vars(exported), "data": folder, **overrides})
-            if exported.kind == "ctranslate2":
-                task.cfg.missing_parse = missing_parse
-                options.pop("alignment_heads", None)  # an export has a fixed alignment head
-                return CTranslate2Translator(folder, exported, task, parser=parser, device=device, **options)
             paths = [os.path.join(folder, CHECKPOINT)]
             options["source_tag"] = exported.source_tag
         models, _, task = load_models(paths, data, task=task, device=device, user_dir=user_dir, **overrides)
@@ -196,6 +200,7 @@ class Translator(BaseTranslator):
         count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
 
+    @torch.no_grad()
     def _search(
         self, encoded: list[EncodedLine], alignments: bool, on_step: OnStep | None
     ) -> Iterator[tuple[int, list[Translation]]]:
@@ -272,7 +277,7 @@ class Translator(BaseTranslator):
         bar = progress(total=len(filled), of="aligning", unit="sentences")
         for batch in self._batches(encoded):
             numbers, src_tokens = batch["id"].tolist(), batch["net_input"]["src_tokens"]
-            of_batch = [targets[number].to(src_tokens.device) for number in numbers]
+            of_batch = [torch.from_numpy(targets[number]).to(src_tokens.device) for number in numbers]
             if head is not None:
                 by_head = {head: self._aligner.weights(batch["net_input"], of_batch)}
             else:
@@ -290,6 +295,13 @@ class Translator(BaseTranslator):
             bar.update(len(numbers))
         bar.close()
         return aligned
+
+    def max_positions(self) -> tuple[int, int]:
+        """See the base class."""
+        most: tuple[int, int] = utils.resolve_max_positions(
+            self.task.max_positions(), *(model.max_positions() for model in self.models)
+        )
+        return most
 
     def _batches(self, encoded: list[EncodedLine]) -> Iterator[dict[str, Any]]:
         """Encoded lines in batches on the models' device."""
@@ -320,12 +332,6 @@ class Translator(BaseTranslator):
         # The tokens end with </s>, which the model may have generated or the limit forced.
         ended = len(hypothesis["tokens"]) > most
         return Translation(self._decode(pieces), pieces, float(hypothesis["score"]), cut=ended, parse=parse)
-
-
-def checkpoint_of(path: str | os.PathLike[str]) -> str:
-    """``checkpoint_best.pt`` of a training folder; any other path unchanged."""
-    best = os.path.join(path, "checkpoint_best.pt")
-    return best if os.path.isfile(best) else os.fspath(path)
 
 
 def _no_links(sentence: Sentence, translation: str) -> WordAlignment:

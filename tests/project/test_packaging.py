@@ -48,6 +48,13 @@ def test_the_versions_that_were_tried_are_the_lower_bounds():
         assert tried[name].release[: len(bound.release)] == bound.release, name
 
 
+def test_the_light_installation_has_the_bounds_of_the_whole_one():
+    whole = set(re.findall(r'"([\w.-]+[<>=][^"]*|tqdm)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    lines = (ROOT / "examples/export/requirements.txt").read_text(encoding="utf-8").splitlines()
+    light = {line for line in lines if not line.startswith("#")}
+    assert len(light) > 10 and light <= whole
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel of a copy of the sources, so that nothing is left in the checkout."""

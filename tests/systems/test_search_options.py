@@ -16,7 +16,7 @@ from toy_data import fairseq
 from untrained import untrained
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.translator import SEARCH_OPTIONS
+from fairseq_syntax.use.base import SEARCH_OPTIONS
 
 BEAM, LONGEST = 4, 12
 # Asserted by other tests, which the ledger names.
@@ -239,6 +239,7 @@ def test_every_option_of_generation_is_told():
     named = {field.name for field in fields(GenerationConfig)} - {"_name"}
     assert asserted | nothing | ELSEWHERE == named and not asserted & nothing and not ELSEWHERE & (asserted | nothing)
     assert set(SEARCH_OPTIONS) <= asserted
+    assert {f.name: f.type for f in fields(GenerationConfig) if f.name in SEARCH_OPTIONS} == SEARCH_OPTIONS
 
 
 @pytest.mark.parametrize(

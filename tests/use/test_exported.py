@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import binarized
 import numpy as np
@@ -11,8 +15,12 @@ from data_errors import data_error
 from served import running
 from untrained import untrained
 
+from fairseq_syntax.corpus.conllu import format_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.data.dictionary import PieceDictionary
+from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.inference.alignment import align
+from fairseq_syntax.inference.text_input import token_ids
 from fairseq_syntax.use import ctranslate2_translator
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
@@ -111,3 +119,93 @@ def test_attention_is_that_of_a_sentence_alone(folders, monkeypatch):
     for ours, alone in zip(together, sorted(read, key=lambda of_one: of_one[:2]), strict=True):
         assert ours[:2] == alone[:2]
         np.testing.assert_allclose(ours[2], alone[2], atol=1e-4, err_msg=ours[0])
+
+
+# What the use of models that CTranslate2 runs imports, besides the standard library: see examples/export.
+LIGHT = {"ctranslate2", "fairseq_syntax", "filelock", "numpy", "sentencepiece", "tqdm", "xxhash"}
+WITHOUT_TORCH = """
+import json, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "fairseq", "pyarrow", "sklearn", "stanza", "sacrebleu", "omegaconf"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+before = {name.partition(".")[0] for name in sys.modules}
+"""
+TRANSLATE = """
+from fairseq_syntax.cli import main
+models, text, parsed, *outputs = sys.argv[1:]
+for model, source, output in zip(models.split(","), (text, parsed), outputs):
+    assert main(["translate", model, "--input", source, "--output", output, "--device", "cpu"]) == 0
+"""
+SERVE = """
+from fairseq_syntax.use.serving.app import create_app
+from fairseq_syntax.use.serving.models import Source, examples_of, load_served
+from fairseq_syntax.use.serving.service import Service
+models = load_served(dict(zip(("fast", "labels"), sys.argv[1].split(","))))
+service = Service(models, Source(None))
+create_app(service, timeout=1, max_bytes=1, hosts=["localhost"], examples=examples_of(models[0]))
+print(json.dumps([best[0].text for best in models[0].translations(["the dog sees the man."], 4)]))
+service.close()
+"""
+IMPORTED = """
+import sys
+loaded = {name.partition(".")[0] for name, module in sys.modules.items() if getattr(module, "__file__", None)}
+print(sorted(loaded - before - set(sys.stdlib_module_names)))
+"""
+
+
+def in_a_new_process(program: str, *arguments: object) -> list[str]:
+    """What a program prints where PyTorch, fairseq and others are missing, line by line, and then what it imported."""
+    code = f"{WITHOUT_TORCH}{program}{IMPORTED}"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def test_ctranslate2_folders_are_used_without_pytorch_and_fairseq(folders, tmp_path):
+    texts = ["the dog sees the man.", "children"]
+    parses = load_parser(ParserOptions(parser="chain_parser")).parse(texts)
+    (tmp_path / "text").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "text.conllu").write_text("".join(map(format_conllu, parses)))
+    both = f"{folders['fast']},{folders['labels']}"
+    outputs = tmp_path / "fast.out", tmp_path / "labels.out"
+    *_, imported = in_a_new_process(TRANSLATE, both, tmp_path / "text", tmp_path / "text.conllu", *outputs)
+    assert {*json.loads(imported.replace("'", '"'))} <= LIGHT
+    for name, sources, output in zip(("fast", "labels"), (texts, parses), outputs):
+        expected = [t.text for t in Translator.load(folders[name], device="cpu", max_len_b=200).translate(sources)]
+        assert output.read_text("utf-8").splitlines() == expected
+    translated, imported = in_a_new_process(SERVE, both)
+    best = Translator.load(folders["fast"], device="cpu", **LENGTHS).translate(texts[0])
+    assert json.loads(translated) == [best.text]
+    assert not {"torch", "fairseq", "pyarrow", "sklearn"} & {*json.loads(imported.replace("'", '"'))}
+
+
+def test_a_checkpoint_says_what_is_missing(folders):
+    program = """
+from contextlib import redirect_stderr
+from fairseq_syntax.cli import main
+with redirect_stderr(sys.stdout):
+    assert main(["translate", sys.argv[1], "--input", "/dev/null"]) == 1
+"""
+    message, _ = in_a_new_process(program, f"{folders['stock']}/model.pt")
+    assert "fairseq is not installed" in message and "pip install fairseq-syntax" in message
+
+
+def test_the_dictionary_is_that_of_fairseq(folders, tmp_path):
+    for path in [*Path(folders["labels"]).glob("dict.*.txt"), tmp_path / "dict.xx.txt"]:
+        if not path.exists():
+            path.write_text("a 3\n<unk> 2 #fairseq:overwrite\n\u00a0 1\nb#fairseq:overwrite 1\n", "utf-8")
+        ours, theirs = PieceDictionary(path), load_dictionary(path)
+        assert (ours.symbols, ours.indices, len(ours)) == (theirs.symbols, theirs.indices, len(theirs))
+        names = "bos", "pad", "eos", "unk"
+        assert [getattr(ours, name)() for name in names] == [getattr(theirs, name)() for name in names]
+        assert (ours.nspecial, ours.eos_word, ours[10**6]) == (theirs.nspecial, theirs.eos_word, theirs[10**6])
+        pieces = ["a", "<unk>", "</s>", "nothing", "", "e e", "\u00a0"]
+        expected = theirs.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+        expected[:-1].masked_fill_(expected[:-1] < theirs.nspecial, theirs.unk())
+        assert token_ids(pieces, ours).tolist() == token_ids(pieces, theirs).tolist() == expected.tolist()
+    for wrong in ("a\n", "a b\n", "a 1\na 2\n"):
+        (tmp_path / "wrong").write_text(wrong)
+        with data_error("dictionary", path=tmp_path / "wrong"):
+            PieceDictionary(tmp_path / "wrong")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION = 2
 STORE_SUFFIX = ".syntax.arrow"
@@ -31,8 +34,6 @@ WORD_LIMITS = {
 }
 # The four numbers of an arc.
 ARC_DEPENDENT, ARC_HEAD, ARC_LABEL, ARC_PROB = range(4)
-
-_FOUR = pa.list_(pa.field("item", pa.uint16(), nullable=False), 4)
 
 
 @dataclass
@@ -67,11 +68,12 @@ def split_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def schema(with_arcs: bool) -> pa.Schema:
     """The Arrow schema of the store, without metadata."""
+    import pyarrow as pa  # here, since exported models are used without stores
 
     def column(name: str, kind: pa.DataType) -> pa.Field:
         return pa.field(name, kind, nullable=False)
 
-    lists = pa.list_(column("item", _FOUR))
+    lists = pa.list_(column("item", pa.list_(column("item", pa.uint16()), 4)))
     columns = [column("words", lists), column("pieces", pa.uint32()), column("tree_arcs", pa.uint32())]
     if with_arcs:
         columns += [column("arcs", lists), column("piece_arcs", pa.uint32())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.base import BaseTranslator
 from fairseq_syntax.use.parent_head import between_words, decode_parents, parent_head
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
 
 __all__ = ["Exhibit", "Output", "Tree"]
 

@@ -8,13 +8,15 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairseq_syntax.corpus.words import RIGHT_TO_LEFT, WITHOUT_SPACES, language_of
-from fairseq_syntax.use.pages.exhibit import Exhibit, Output
 from fairseq_syntax.use.pages.fonts import CSS
+
+if TYPE_CHECKING:
+    from fairseq_syntax.use.pages.exhibit import Exhibit, Output
 
 _HERE = Path(__file__).parent
 

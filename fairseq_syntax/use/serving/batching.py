@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.inference.search_control import OnStep
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
+
 
 LIGHT = 0.25  # an item may interrupt a batch if its weight is at most this share of the heaviest item's
 PATIENCE = 0.2  # seconds before a batch can be interrupted; most batches finish earlier

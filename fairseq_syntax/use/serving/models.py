@@ -7,24 +7,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairseq_syntax.corpus.header import controls
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
-from fairseq_syntax.data.tokens import load_tokens
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.inference.spelling import text_of_tokens
-from fairseq_syntax.use.base import BaseTranslator, Translation
+from fairseq_syntax.use.base import BaseTranslator, Translation, ctranslate2_cannot
 from fairseq_syntax.use.exported import data_for
-from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
+from fairseq_syntax.use.opening import open_translator
 from fairseq_syntax.use.pages.page import exhibit_data
-from fairseq_syntax.use.plain import system_names
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
-from fairseq_syntax.use.translator import Translator
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,11 @@ class ServedModel:
         self._searches: dict[tuple[int, bool], BaseTranslator] = {}
         self.needs = translator.needs
         self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
-        self.systems = system_names(self._models[0]) if self._models else []
+        self.systems: list[str] = []
+        if self._models:
+            from fairseq_syntax.use.plain import system_names  # here and below: modules that import PyTorch and fairseq
+
+            self.systems = system_names(self._models[0])
         self.shows_attention = bool(self._models)  # CTranslate2 has none to show
 
     @property
@@ -92,6 +95,10 @@ class ServedModel:
 
         The arguments and errors are those of :meth:`translations`; too long a sentence is an error too.
         """
+        from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
+
+        if not self.shows_attention:
+            raise ctranslate2_cannot()
         translator = self._search(beam, nested)
         source = self._translator.input()
         encoded = source.encode([sentence])
@@ -134,7 +141,7 @@ def load_served(
         raise SyntaxDataError("exported models have their own data", option="--data", hint="leave it out")
     # The models need no parsers of their own, since the service parses.
     models = [
-        ServedModel(name, Translator.load(path, data_for(path, data), parser_name=NO_PARSER, **options))
+        ServedModel(name, open_translator(path, data_for(path, data), parser_name=NO_PARSER, **options))
         for name, path in paths.items()
     ]
     languages = {model.source_lang for model in models}
@@ -152,6 +159,8 @@ def examples_of(model: ServedModel) -> list[str]:
         prefix = task.directory.prefix(split, "source")
         if not os.path.exists(f"{prefix}.idx"):
             continue
+        from fairseq_syntax.data.tokens import load_tokens
+
         dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
         short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
         chosen = islice((tokens for tokens in short if unknown not in tokens), 3)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.words import has_no_spaces
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, unparsed
 from fairseq_syntax.use.base import Translation
 from fairseq_syntax.use.serving.batching import BatchWorker
 from fairseq_syntax.use.serving.messages import Alignment, Hypothesis, Parse, TranslateAnswer, TranslateRequest
 from fairseq_syntax.use.serving.metrics import Metrics
 from fairseq_syntax.use.serving.models import ServedModel, Source
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.search_control import OnStep
 
 logger = logging.getLogger(__name__)
 # The most in a batch, padding included: words for the parser, and words times beam size for a model.
