@@ -1,4 +1,4 @@
-"""Training steps of every system, with the loss in chunks, against fairseq's own model and criterion of that size."""
+"""Training steps of every system, with the loss in chunks, against fairseq's own model, criterion and optimizer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim.adam import Adam
 from fairseq.utils import move_to_cuda
 
 from bench import corpus
 from bench.harness import compare, device, measure
+from fairseq_syntax.compat.adam import fairseqs_step
 
 TRANSFORMER = (
     "--encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --encoder-layers 3 --encoder-attention-heads 4 "
@@ -77,7 +78,8 @@ def training(
     """
     task, model, criterion = build(system, directory)
     samples = batches(task, "train", count, 2000)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    optimizer = Adam(model.parameters(), lr=1e-4)
+    update = partial(fairseqs_step, optimizer) if FAIRSEQS in system else optimizer.step
 
     def run() -> None:
         model.train()
@@ -86,7 +88,7 @@ def training(
                 optimizer.zero_grad()
                 loss, size, _ = criterion(model, sample)
                 (loss / size).backward()
-                optimizer.step()
+                update()
 
     return run, sum(s["ntokens"] for s in samples)
 

@@ -13,6 +13,7 @@ def install() -> None:
 
     base.check()
     from fairseq_syntax.compat import (
+        adam,
         averages,
         best_checkpoints,
         checkpoints,
@@ -30,6 +31,7 @@ def install() -> None:
     )
 
     training = (
+        adam,
         averages,
         best_checkpoints,
         checkpoints,

@@ -123,6 +123,7 @@ class SyntaxPairDataset(LanguagePairDataset):
 
     Attributes:
         epoch: the current epoch of this process, from 1; the loader's workers keep the one in which they started
+        fills_batches: whether batches are as full as possible (:meth:`ordered_indices`, :meth:`batch_by_size`)
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class SyntaxPairDataset(LanguagePairDataset):
         super().__init__(*args, **kwargs)
         self.source_syntax, self.target_syntax = source_syntax, target_syntax
         self.epoch = 1
+        self.fills_batches = False
 
     @classmethod
     def of(cls, pair: LanguagePairDataset, **syntax: SideSyntax | None) -> SyntaxPairDataset:
@@ -138,6 +140,17 @@ class SyntaxPairDataset(LanguagePairDataset):
         options = ("left_pad_source", "left_pad_target", "align_dataset", "eos", "shuffle", "pad_to_multiple")
         sides = (pair.src, pair.src_sizes, pair.src_dict, pair.tgt, pair.tgt_sizes, pair.tgt_dict)
         return cls(*sides, **{name: getattr(pair, name) for name in options}, **syntax)
+
+    def ordered_indices(self) -> np.ndarray:
+        """fairseq's order, by the length of the source; to fill batches, by that of the longer side.
+
+        ``--max-tokens`` limits the longer side, so a long translation among short ones makes a batch small.
+        """
+        indices: np.ndarray = super().ordered_indices()
+        if not self.fills_batches or self.tgt_sizes is None or self.buckets is not None:
+            return indices
+        longer = np.maximum(self.src_sizes[indices], self.tgt_sizes[indices])
+        return indices[np.argsort(longer, kind="mergesort")]
 
     def batch_by_size(
         self,
@@ -150,7 +163,10 @@ class SyntaxPairDataset(LanguagePairDataset):
 
         fairseq drops the last batch if its size is not a multiple of ``--required-batch-size-multiple`` (8 by default).
         Its sentences, always the longest ones, would not be trained on, or not be translated in fairseq-generate.
+        To fill batches, they have any number of sentences.
         """
+        if self.fills_batches:
+            required_batch_size_multiple = 1
         if not len(indices):
             return []
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))

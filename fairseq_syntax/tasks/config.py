@@ -70,6 +70,13 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
         low=0,
         high=1,
     )
+    fill_batches: bool = field(
+        default=False,
+        metadata={
+            "help": "fill training batches up to --max-tokens: by sentences alike in the longer of source and target "
+            "(fairseq: in the source), and any number of them (fairseq: --required-batch-size-multiple, 8)"
+        },
+    )
     alignment_head: str = option(
         "",
         "for --print-alignment: what fairseq-syntax align --choose wrote, a file for each model of --path, with colons",

@@ -143,6 +143,7 @@ class SyntaxTranslationTask(TranslationTask):
             if tokens is not None
         }
         self.datasets[split] = SyntaxPairDataset.of(dataset, **syntax)
+        self.datasets[split].fills_batches = training and self.cfg.fill_batches
 
     def _side_syntax(
         self, side: str, tokens: Any, directory: DataDirectory, split: str, checksums: Mapping[str, str]

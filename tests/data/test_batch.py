@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.utils import apply_to_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from random_parses import EOS, PAD, Line, numbers, pad, random_line
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch, places_of
+from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.packing import pack, unpack
 
 EMPTY = Line([], [], [], [EOS])
@@ -221,3 +223,21 @@ def test_a_sentence_is_the_same_in_any_batch(drawn, seed):
                 assert torch.equal(getattr(shuffled, name)[row, place], getattr(alone, name)[0]), name
             own = [(q - start, k - start, l, p) for b, q, k, l, p in as_list(shuffled.piece_arcs) if b == row]
             assert own == [a[1:] for a in as_list(alone.piece_arcs)]
+
+
+def test_batches_are_filled_up_to_max_tokens():
+    """Both sides vary in length; fairseq's batches have sentences alike in the source, and 8, 16, … of them."""
+    generator = np.random.default_rng(1)
+    source = generator.integers(5, 60, 3000)
+    target = np.clip(source + generator.integers(-4, 12, 3000), 2, None)
+    words = Dictionary()
+    sides = [([torch.full((n,), 4) for n in sizes], sizes, words) for sizes in (source, target)]
+    filled = []
+    for fills in (False, True):
+        dataset = SyntaxPairDataset(*sides[0], *sides[1])
+        dataset.fills_batches = fills
+        batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=1000, required_batch_size_multiple=8)
+        assert sorted(np.concatenate(batches)) == list(range(3000))
+        assert max(len(b) * max(source[b].max(), target[b].max()) for b in batches) <= 1000
+        filled.append(target.sum() / len(batches))
+    assert filled[1] > 1.15 * filled[0] and filled[1] > 940, filled

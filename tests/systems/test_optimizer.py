@@ -1,0 +1,80 @@
+"""Adam in one pass: the parameters and the state of fairseq's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from fairseq.optim.adam import Adam
+
+from fairseq_syntax import register
+from fairseq_syntax.compat.adam import fairseqs_step
+
+register()
+
+
+def fairseqs(of: list[torch.nn.Parameter] | list[dict], **options: object) -> Adam:
+    optimizer = Adam(of, **options)
+    optimizer.step = lambda: fairseqs_step(optimizer)
+    return optimizer
+
+
+def parameters(dtype: torch.dtype = torch.float64) -> list[torch.nn.Parameter]:
+    torch.manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((5, 7), (3,), (), (2, 3, 4))]
+
+
+def gradients(of: list[torch.nn.Parameter], update: int) -> None:
+    """One parameter gets none in some updates, as in a layer that is dropped."""
+    torch.manual_seed(100 + update)
+    for number, p in enumerate(of):
+        p.grad = None if number == 1 and update % 3 == 1 else torch.randn_like(p)
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "eps": 1e-3}, {"amsgrad": True}])
+def test_one_pass_is_the_same_adam(options):
+    ours, theirs = parameters(), parameters()
+    groups = [[{"params": of[:2]}, {"params": of[2:], "lr": 0.1}] for of in (ours, theirs)]
+    ours_adam, theirs_adam = (
+        kind(of, lr=0.01, betas=(0.9, 0.98), **options) for kind, of in zip((Adam, fairseqs), groups)
+    )
+    for update in range(7):
+        for of in (ours, theirs):
+            gradients(of, update)
+        ours_adam.step(), theirs_adam.step()
+        if update == 3:  # a checkpoint of one is one of the other
+            states = [copy.deepcopy(one.state_dict()) for one in (ours_adam, theirs_adam)]
+            assert states[0]["state"][1]["step"] == states[1]["state"][1]["step"] == 3
+            ours_adam.load_state_dict(states[1]), theirs_adam.load_state_dict(states[0])
+    for one, other in zip(ours, theirs):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_one_kernel(monkeypatch):
+    calls: list[int] = []
+    fused = torch._fused_adamw_
+
+    def noting(of: list[torch.Tensor], *others: object, **options: object) -> None:
+        calls.append(len(of))
+        fused(of, *others, **options)
+
+    monkeypatch.setattr(torch, "_fused_adamw_", noting)
+    of = parameters(torch.float32)
+    optimizer = Adam(of)
+    gradients(of, 0)
+    optimizer.step()
+    assert calls == [4]
+    of[0].grad = torch.randn(7, 5).T  # of another layout: as fairseq does it
+    optimizer.step(lambda: 3.0)
+    assert calls == [4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_fairseqs(dtype):
+    ours, theirs = parameters(dtype), parameters(dtype)
+    for kind, of in ((Adam, ours), (fairseqs, theirs)):
+        optimizer = kind(of, lr=0.01)
+        gradients(of, 0)
+        optimizer.step()
+    assert all(map(torch.equal, ours, theirs))
