@@ -35,13 +35,13 @@ NOT_ESTIMATED = ("lasyn (K = 2)", "pascal + supervised_heads + lasyn")
 
 
 def rows() -> dict[str, str]:
-    """The options of the plain Transformer with fairseq's loss and with ours, and of every system by itself."""
+    """The options of the plain Transformer with fairseq's loss and Adam and with ours, and of every system."""
     import ways
 
     from fairseq_syntax.model.heads import HeadSystem
 
     chunked = f"--arch transformer {ways.criterion(HeadSystem.criterion)}"
-    options_of = {"transformer": "", "transformer (loss in chunks)": chunked, **ways.TRANSFORMERS}
+    options_of = {"transformer": "", "transformer (with our loss and Adam)": chunked, **ways.TRANSFORMERS}
     return {row: f"{options} {SIZES.get(row, '')}" for row, options in options_of.items() if row not in NOT_ESTIMATED}
 
 
@@ -65,12 +65,14 @@ def updates(
     import torch
     from fairseq import options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.optim.adam import Adam
     from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
     from fairseq.trainer import Trainer
 
     import emulated_cuda
     import fairseq_syntax
     from bench import corpus
+    from fairseq_syntax.compat.adam import fairseqs_step
 
     fairseq_syntax.register()
     directory = corpus.corpus(sentences, words=20, vocabulary=32000)
@@ -85,7 +87,8 @@ def updates(
         task.load_dataset("train")  # with what the model needs
         batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1).next_epoch_itr(shuffle=True)
         sample = next(batches)
-        with emulated_cuda.sizes_only(), mock.patch.object(DynamicLossScaler, "check_overflow"):
+        adam = mock.patch.object(Adam, "step", fairseqs_step if row == "transformer" else Adam.step)
+        with emulated_cuda.sizes_only(), mock.patch.object(DynamicLossScaler, "check_overflow"), adam:
             trainer = Trainer(convert_namespace_to_omegaconf(args), task, model, criterion)
             sample, _ = trainer._prepare_sample(sample)
             for _ in range(2):  # the second, as a first makes masks and the optimizer's states

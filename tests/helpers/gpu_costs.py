@@ -13,9 +13,11 @@ import torch
 import ways
 from fairseq import options as fairseq_options
 from fairseq import tasks, utils
+from fairseq.optim.adam import Adam
 from toy_data import fairseq
 
 import emulated_cuda
+from fairseq_syntax.compat.adam import fairseqs_step
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 
 # The depth of the base Transformer, on which the number of kernels depends; an LSTM has one layer.
@@ -92,9 +94,9 @@ def updated(bench: ways.Bench, row: str, out: Path, updates: int = 6) -> Updates
 
 
 def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int = 6) -> Updates:
-    """fairseq-train of a row on the bench's device, without what has no part in an update."""
+    """fairseq-train of a row on the bench's device, without what has no part in an update, with fairseq's own Adam."""
     options = ways.training_options(bench, row, f"--dropout 0.0 --no-save --disable-validation {more}", updates)
-    with recorded() as found:
+    with mock.patch.object(Adam, "step", fairseqs_step), recorded() as found:
         fairseq("train", bench.data, "--save-dir", out, *options)
     return found
 
