@@ -163,13 +163,14 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
     if wrong:
         raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
     arcs: dict[int, list[str]] = {}
-    if line.arcs == [] and line.words:
-        arcs[0] = []  # marks a word that has a distribution, all of it below the threshold
     start_of = [start for start, end in line.sentences for _ in range(start, end)] or [0] * len(line.words)
     for dependent, head, label, p in line.arcs or ():
         head_id = 0 if head == dependent else head - start_of[dependent] + 1
         escaped = _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], label)
         arcs.setdefault(dependent, []).append(f"{head_id}:{escaped}:{p:.4g}")
+    for start, end in line.sentences if line.arcs is not None else ():
+        if not any(index in arcs for index in range(start, end)):
+            arcs[start] = []  # an empty Arcs: the sentence has a distribution, all of it below the threshold
     rows: list[str] = []
     token_from = {token.first: token for token in line.tokens}
     for start, end in line.sentences:

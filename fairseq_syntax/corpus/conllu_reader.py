@@ -115,7 +115,7 @@ class ConlluReader:
 
     def add_sentence(self, line: ParsedLine, sentence: Block) -> None:
         """Add a sentence to its text line."""
-        offset = len(line.words)
+        offset, others_with_arcs = len(line.words), line.arcs is not None
         ranges: dict[int, tuple[int, Row]] = {}  # the first word → the last word of the line, and the row
         words: list[Row] = []
         last_covered = -1
@@ -141,7 +141,7 @@ class ConlluReader:
             self.fail(f"the range {columns[0]} ends after the sentence", at)
 
         self.add_heads(line, words, offset)
-        next_token = offset
+        next_token, with_arcs = offset, False
         for index, word in enumerate(words, start=offset):
             at, (_, form, _, upos, xpos, _, _, deprel, _, misc) = word
             line.words.append(form)
@@ -149,11 +149,15 @@ class ConlluReader:
             line.xpos.append(xpos)
             line.deprels.append(deprel)
             if "Arcs=" in misc:
-                self.add_arcs(line, misc, index, offset, len(words), at)
+                with_arcs |= self.add_arcs(line, misc, index, offset, len(words), at)
             if index == next_token:
                 last, surface = ranges.get(index, (index, word))
                 self.add_token(line, surface, index, last)
                 next_token = last + 1
+        if line.sentences and with_arcs != others_with_arcs:
+            which = ("other sentences of the line have", "this") if others_with_arcs else ("this one has", "another")
+            message = f"{which[0]} a distribution (Arcs=), and {which[1]} sentence of line {line.line_number + 1} has none"
+            self.fail(message, words[0][0], "parse all of it with --distributions, or remove the Arcs= of the others")
         line.sentences.append((offset, offset + len(words)))
 
     def add_heads(self, line: ParsedLine, words: list[Row], offset: int) -> None:
@@ -176,13 +180,13 @@ class ConlluReader:
             self.fail(f"the heads form a cycle through word {cycle + 1}", words[cycle][0])
         line.heads += [head + offset for head in heads] if offset else heads
 
-    def add_arcs(self, line: ParsedLine, misc: str, index: int, offset: int, n_words: int, at: int) -> None:
-        """Add the arcs of one word, if its MISC column contains any."""
-        mass = 0.0
+    def add_arcs(self, line: ParsedLine, misc: str, index: int, offset: int, n_words: int, at: int) -> bool:
+        """Add the arcs of one word, if its MISC column contains any; returns whether it has an ``Arcs``, if empty."""
+        mass, has = 0.0, False
         for value in misc.split("|"):
             if not value.startswith("Arcs="):
                 continue
-            line.arcs = [] if line.arcs is None else line.arcs
+            line.arcs, has = [] if line.arcs is None else line.arcs, True
             for arc in value[5:].split(",") if len(value) > 5 else ():
                 if (match := _ARC.match(arc)) is None:
                     self.fail(f"not an arc HEAD:LABEL:P: {quoted(arc)}", at)
@@ -198,6 +202,7 @@ class ConlluReader:
                 line.arcs.append((index, parent, label, p))
         if mass > 1.0 + MASS_TOLERANCE:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
+        return has
 
     def add_token(self, line: ParsedLine, row: Row, first: int, last: int) -> None:
         """Add the surface token of words ``first`` to ``last``, with its spacing and number of pieces from MISC."""

@@ -167,6 +167,17 @@ def test_a_comma_in_a_label():
     assert read(rows(0, misc=r"Arcs=0:a\cb:0.5"))[0].arcs == [(0, 0, "a,b", 0.5)]
 
 
+def test_distributions_below_the_threshold_in_some_sentences_of_a_line():
+    first, *others = read("# line = 1\n" + rows(0, 1, misc="Arcs=0:a:0.5"))
+    two = replace(first, words=first.words * 2, heads=[0, 0, 2, 2], deprels=["dep"] * 4, upos=["X"] * 4)
+    two.xpos, two.sentences = ["_"] * 4, [(0, 2), (2, 4)]
+    two.tokens = first.tokens + [replace(t, first=t.first + 2, last=t.last + 2, word=t.word + 2) for t in first.tokens]
+    assert not others and len(first.arcs) == 2
+    for arcs in (first.arcs, [], [(2, 3, "dep", 0.5)], None):
+        two.arcs = arcs
+        assert read(format_conllu(two))[0].arcs == arcs
+
+
 def test_a_sentence_begins_with_its_first_row_where_a_comment_is_in_its_middle():
     lines = read(rows(0) + rows(0, 1).replace("\n2", "\n# a remark\n2"))
     assert [line.file_line for line in lines] == [1, 3]
@@ -294,6 +305,8 @@ def test_line_ends_and_the_byte_order_mark_do_not_matter():
         (rows(0, misc="Arcs=0:0.5"), 1),  # not an arc HEAD:LABEL:P
         (rows(0, misc="Arcs=x:dep:0.5"), 1),  # not an arc HEAD:LABEL:P
         (rows(0, misc="Arcs=0:a:0.6,0:b:0.5"), 1),  # mass of 1.1000, above 1
+        ("# line = 1\n" + rows(0, misc="Arcs=0:a:0.6") + "# line = 1\n" + rows(0), 5),  # without a distribution
+        ("# line = 1\n" + rows(0) + "# line = 1\n" + rows(0, misc="Arcs="), 5),  # the first has none
         (rows(0, misc="Pieces=0"), 1),  # not a number of pieces
         (rows(0, misc="Pieces=many"), 1),  # not a number of pieces
     ],
