@@ -25,6 +25,15 @@ ANOTHER := 1
 endif
 endif
 endif
+# Likewise for fairseq.
+ifneq ($(filter-out file,$(origin FAIRSEQ)),)
+ifneq ($(wildcard $(VENV)/.fairseq),)
+ifneq ($(shell cat $(VENV)/.fairseq),$(FAIRSEQ))
+OTHER_FAIRSEQ := 1
+.PHONY: $(VENV)/.fairseq
+endif
+endif
+endif
 # One thread per process: tests run in as many processes as there are cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal) \
   $(if $(WARNINGS),-W $(WARNINGS))
@@ -134,11 +143,12 @@ $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
 # For most Pythons, fairseq-fixed is only available as source. Without isolation it is built against the installed
 # PyTorch rather than a second one; the constraint keeps this version when pip resolves fairseq-fixed's requirements.
 $(VENV)/.fairseq: $(VENV)/.torch
+	@$(if $(OTHER_FAIRSEQ),rm -f $@; $(PIP) uninstall --yes fairseq-fixed)
 	@echo "building and installing fairseq: a minute or two"
 	@$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
 	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation '$(FAIRSEQ)' || \
 	  { echo "$(FAIRSEQ) could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
-	@touch $@
+	@echo '$(FAIRSEQ)' > $@
 
 # An environment imports one checkout. Installing this checkout into another's environment would change what that runs.
 $(VENV)/.package: $(VENV)/.fairseq setup.py pyproject.toml

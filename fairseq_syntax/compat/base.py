@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,10 @@ from fairseq.trainer import Trainer
 
 from fairseq_syntax.errors import SyntaxDataError
 
+logger = logging.getLogger(__name__)
+
 TESTED = "fairseq-fixed==0.12.3.1"
+OWNERS = ("fairseq", "fairseq-fixed")  # distributions of the same files
 FUSED = "_transformer_encoder_layer_fwd"  # PyTorch's encoder layer in one operation
 
 # Parameters that this package passes to, or overrides in, what it wraps and builds on.
@@ -53,15 +57,22 @@ PARAMETERS: dict[Callable[..., Any], str] = {
 
 
 def check() -> None:
-    """Raise SyntaxDataError, with what to install, if this package cannot build on the installed fairseq."""
+    """Raise SyntaxDataError, with what to install, if this package cannot build on the installed fairseq.
+
+    Two distributions that own its files are warned about where the one that was installed last fits.
+    """
+    owners = [name for name in OWNERS if any(importlib.metadata.distributions(name=name))]
     problem = next(_problems(), None)
     if problem is not None:
         version = getattr(fairseq, "__version__", "of unknown version")
         message = f"fairseq {version} does not fit this package: {problem}"
         hint = f"pip install {TESTED}"
-        if any(importlib.metadata.distributions(name="fairseq")):  # it owns the same files
-            hint = f"pip uninstall --yes fairseq fairseq-fixed; {hint}"
+        if "fairseq" in owners:  # it owns the same files
+            hint = f"pip uninstall --yes {' '.join(OWNERS)}; {hint}"
         raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=hint)
+    if len(owners) == 2:
+        message = "%s are both installed and own the same files, of which those installed last are used; to keep one: %s"
+        logger.warning(message, " and ".join(OWNERS), f"pip uninstall --yes {' '.join(OWNERS)}; pip install {TESTED}")
 
 
 def _problems() -> Iterator[str]:

@@ -44,8 +44,19 @@ def test_an_older_fairseq_is_refused_before_it_is_patched(monkeypatch, of, name,
     assert "fairseq-fixed==" in raised.value.hint and "\n" not in str(raised.value)
 
 
-def test_this_fairseq_is_not_refused():
+def test_this_fairseq_is_not_refused(caplog):
     base.check()
+    assert not caplog.text
+
+
+def test_two_distributions_of_the_same_files_are_told(monkeypatch, tmp_path, caplog):
+    for name, version in (("fairseq", "0.12.2"), ("fairseq_fixed", "0.12.3.1")):
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    base.check()
+    (record,) = caplog.records
+    assert "pip uninstall --yes fairseq fairseq-fixed" in record.getMessage() and "\n" not in record.getMessage()
 
 
 ROOT = Path(__file__).resolve().parents[2]

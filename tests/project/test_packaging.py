@@ -264,7 +264,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         '  *"-c import torch") test -e .venv/has_torch ;;\n'
         '  *install_torch.py" --constraint") echo torch==2.13.0+cpu ;;\n'
         "  *install_torch*torch==*) touch .venv/has_torch ;;\n"
-        '  *"uninstall "*) rm .venv/has_torch ;;\n'
+        '  *"uninstall --yes torch"*) rm .venv/has_torch ;;\n'
         "esac\n"
     )
     fake.chmod(0o755)
@@ -273,7 +273,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         log.write_text("")
         command = ["make", "-s", f"PYTHON={fake}", *targets]
         # make hands its variables on to what it runs, and this may run in `make test VENV=…`
-        own = ("MAKE", "PYTHON", "TORCH", "CUDA", "ONLY", "JOBS", "VENV")
+        own = ("MAKE", "PYTHON", "TORCH", "CUDA", "FAIRSEQ", "ONLY", "JOBS", "VENV")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
         return log.read_text().splitlines()
@@ -303,6 +303,12 @@ def test_make_installs_once_and_in_order(tmp_path):
         assert any(line.startswith("tools/install_torch.py torch==") for line in found)
         assert any("fairseq-fixed==" in line for line in found)
         assert make("demo", *given) == make("demo") == ["-m fairseq_syntax demo"]
+    # Another fairseq, which replaces the one that is there, and is replaced when that is asked for.
+    for given in ("FAIRSEQ=./fairseq", "FAIRSEQ=fairseq-fixed==0.12.3.1"):
+        found = make("demo", given)
+        assert found[0].endswith("uninstall --yes fairseq-fixed") and not any("install_torch.py torch" in x for x in found)
+        assert any(line.endswith(given.partition("=")[2]) for line in found)
+        assert make("demo", given) == make("demo") == ["-m fairseq_syntax demo"]
     # An environment that imports another checkout is left as it is.
     (tmp_path / "other").mkdir()
     stamp.write_text(str(tmp_path / "other"))
