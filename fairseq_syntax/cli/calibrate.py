@@ -7,6 +7,7 @@ LAS compares labels with their subtypes. Of parsers without probabilities (spacy
     fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --json report.json --picture diagram.svg
 """
 
+import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,11 @@ from fairseq_syntax.corpus.parsing.base import TRANSITION_BASED, Parser, ParserO
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import check_output, errors_in
 
+logger = logging.getLogger(__name__)
+
 # Small enough not to affect the distributions, large enough to keep their lists short.
 _MIN_PROB = 1e-5
+_OTHER_LABELS = 0.1  # of the words; rare labels may be missing in a small treebank
 AT_A_TIME = 1000  # sentences at a time, which the parser sorts into batches
 
 ARGUMENTS = [
@@ -62,14 +66,26 @@ def main(args: Namespace) -> None:
         if by_steps:
             with errors_in(args.gold):
                 report = calibration.attachment(gold, parsed)
+            _note_other_labels(gold, parsed)
             print_report(args, report, calibration.tables(report))
             return
+    _note_other_labels(gold, parsed)
     with errors_in(args.parsed or args.gold):
         sample = calibration.compare(gold, parsed)
     report = calibration.report(sample, args.bins, _temperatures(args))
     if args.picture is not None:
         save(reliability_diagram(report["curves"]), args.picture)
     print_report(args, report, calibration.tables(report))
+
+
+def _note_other_labels(gold: Sequence[ParsedLine], parsed: Sequence[ParsedLine]) -> None:
+    """Warn where the parser follows other conventions than the treebank, such as ClearNLP's."""
+    from fairseq_syntax.lab.scoring.calibration import foreign_labels
+
+    share, labels = foreign_labels(gold, parsed)
+    if share > _OTHER_LABELS:
+        message = "%.0f %% of the words have labels that the treebank does not have (%s): UAS and LAS count other %s"
+        logger.warning(message, 100 * share, ", ".join(labels[:3]), "conventions as errors")
 
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:

@@ -71,7 +71,7 @@ def check() -> None:
             hint = f"pip uninstall --yes {' '.join(OWNERS)}; {hint}"
         raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=hint)
     if len(owners) == 2:
-        message = "%s are both installed and own the same files, of which those installed last are used; to keep one: %s"
+        message = "%s are both installed and own the same files, so the later one is used; to keep one: %s"
         logger.warning(message, " and ".join(OWNERS), f"pip uninstall --yes {' '.join(OWNERS)}; pip install {TESTED}")
 
 

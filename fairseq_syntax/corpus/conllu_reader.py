@@ -155,8 +155,9 @@ class ConlluReader:
                 self.add_token(line, surface, index, last)
                 next_token = last + 1
         if line.sentences and with_arcs != others_with_arcs:
-            which = ("other sentences of the line have", "this") if others_with_arcs else ("this one has", "another")
-            message = f"{which[0]} a distribution (Arcs=), and {which[1]} sentence of line {line.line_number + 1} has none"
+            which = ("this", "others have") if others_with_arcs else ("another", "this one has")
+            number = line.line_number + 1
+            message = f"{which[0]} sentence of line {number} has no distribution (Arcs=), and {which[1]} one"
             self.fail(message, words[0][0], "parse all of it with --distributions, or remove the Arcs= of the others")
         line.sentences.append((offset, offset + len(words)))
 

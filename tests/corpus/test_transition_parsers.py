@@ -94,7 +94,7 @@ def test_given_words_stay(options):
     assert line.words == words and [token.form for token in line.tokens] == words
 
 
-def test_through_the_commands(options, tmp_path, capsys):
+def test_through_the_commands(options, tmp_path, caplog):
     text, parse, gold = (tmp_path / name for name in ("text", "text.conllu", "gold.conllu"))
     text.write_text("".join(f"{line}\n" for line in [*sentences(5), ""]))
     of_parser = ["--parser", options.parser, "--model-dir", options.model_dir]
@@ -115,6 +115,9 @@ def test_through_the_commands(options, tmp_path, capsys):
     about = json.loads(report.read_text())
     assert about["words"] == len(heads) and about["uas"] == pytest.approx(sum(heads) / len(heads))
     assert about["las"] >= sum(right) / len(right)  # whatever the tags
+    assert "labels" not in caplog.text
+    gold.write_text(gold.read_text().replace("\tnsubj\t", "\tsubject\t").replace("\tdet\t", "\tDET\t"))
+    assert main(calibrate) == 0 and "conventions" in caplog.text
     refused([*calibrate, "--picture", tmp_path / "x.svg"], option="--picture")
 
 

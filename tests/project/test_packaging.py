@@ -306,7 +306,8 @@ def test_make_installs_once_and_in_order(tmp_path):
     # Another fairseq, which replaces the one that is there, and is replaced when that is asked for.
     for given in ("FAIRSEQ=./fairseq", "FAIRSEQ=fairseq-fixed==0.12.3.1"):
         found = make("demo", given)
-        assert found[0].endswith("uninstall --yes fairseq-fixed") and not any("install_torch.py torch" in x for x in found)
+        assert found[0].endswith("uninstall --yes fairseq-fixed")
+        assert not any("install_torch.py torch" in line for line in found)
         assert any(line.endswith(given.partition("=")[2]) for line in found)
         assert make("demo", given) == make("demo") == ["-m fairseq_syntax demo"]
     # An environment that imports another checkout is left as it is.

@@ -7,7 +7,7 @@ accuracy over bins of equal width, each weighted by the number of words in it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,6 +149,17 @@ def attachment(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> dict
         labelled += [a == b for a, b in zip(truth.deprels, guess.deprels)]
     words = max(1, len(right))
     return {"words": len(right), "uas": sum(right) / words, "las": sum(map(min, right, labelled)) / words}
+
+
+def foreign_labels(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> tuple[float, list[str]]:
+    """Labels of a parse that a treebank does not have: the share of words with one, and the labels, frequent first.
+
+    ``dep`` is in all schemes.
+    """
+    known = {label for line in gold for label in line.deprels} | {"dep"}
+    counts = Counter(label for line in parsed for label in line.deprels)
+    foreign = [label for label, _ in counts.most_common() if label not in known]
+    return sum(counts[label] for label in foreign) / max(1, counts.total()), foreign
 
 
 def _check_words(truth: ParsedLine, guess: ParsedLine) -> None:
