@@ -225,8 +225,14 @@ def named_by(value: Any) -> list[str]:
     return [name.strip() for name in str(value or "").split(",") if name.strip()]
 
 
+def name_hint(name: str, known: Iterable[str]) -> str:
+    """The hint for a name that nothing registers: similar ones, and how a user's own is loaded."""
+    own = "one of your own comes with its plugin: --user-dir FOLDER, in a recipe user_dir"
+    return "; ".join(filter(None, [meant(name, known), own]))
+
+
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise SyntaxDataError, with the most similar name, if options name what is not registered."""
     for option, name in unknown_names(options):
-        hint = meant(name, sorted(NAMED[option]))
+        hint = name_hint(name, sorted(NAMED[option]))
         raise SyntaxDataError(f"there is no {what(option)} {name}", option="--" + option.replace("_", "-"), hint=hint)

@@ -275,5 +275,7 @@ def test_published_models_of_udpipe_are_named_by_their_language(tmp_path):
         else:
             with data_error(option="--model-dir"):
                 check_parser(one)
+    with data_error("file", option="--model-dir"):
+        check_parser(ParserOptions("udpipe", "de"))
     (tmp_path / "mine.udpipe").touch()
     check_parser(ParserOptions("udpipe", "de", str(tmp_path / "mine.udpipe")))

@@ -95,7 +95,8 @@ def test_a_first_recipe_has_it_with_no_further_edit(own, text, monkeypatch, wher
 
 def test_a_system_that_nothing_registers_is_told(own, text, capsys):
     assert cli.main([*text.split(), "--system", "tree_albi"]) == 1
-    assert "did you mean tree_alibi" in capsys.readouterr().err and not Path("recipe.yaml").exists()
+    said = capsys.readouterr().err
+    assert "did you mean tree_alibi" in said and "--user-dir" in said and not Path("recipe.yaml").exists()
 
 
 def test_the_tables_of_the_tests_have_it_with_no_further_edit(own, monkeypatch):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench import harness, serve
-from tools import gpu
+from fairseq_syntax.corpus.conllu import ParsedLine
+from tools import gpu, parsers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,3 +105,42 @@ def test_a_run_on_a_gpu_without_a_test_that_passes_is_none(tmp_path, monkeypatch
     monkeypatch.setattr(gpu, "measures", lambda names, keep: [])
     assert gpu.main() == status
     assert '"commit"' in capsys.readouterr().out
+
+
+def test_phrases_count_whatever_word_is_their_head():
+    """The man saw the girl with the telescope: of UD, of a parser whose prepositions are heads, and of wrong ones."""
+
+    def line(*heads: int) -> ParsedLine:
+        labels = ["nsubj", "root", "obj", "case", "obl"]
+        return ParsedLine.of_words(["man", "saw", "girl", "with", "telescope"], list(heads), labels)
+
+    gold = line(2, 0, 2, 5, 2)
+    for heads, right in (((2, 0, 2, 5, 2), 1), ((2, 0, 2, 2, 4), 1), ((2, 0, 2, 5, 3), 0), ((2, 0, 2, 3, 4), 0)):
+        assert parsers.phrases([gold], [line(*heads)]) == right
+    assert parsers.phrases([gold, gold], [gold, line(2, 0, 2, 5, 3)]) == 0.5
+
+
+def test_what_a_parser_is_worth_is_interpolated_between_the_corpora_of_the_toy():
+    exact = [float(parsers.toy(accuracy)) for accuracy in (0.6, 0.7, 0.8, 0.95)]
+    assert exact == sorted(exact) and abs(exact[1] - (exact[0] + exact[2]) / 2) <= 1
+    assert parsers.toy(0.5) == f"< {exact[0]:.0f}" and parsers.toy(0.99) == f"> {exact[-1]:.0f}"
+
+
+def test_parts_have_about_as_many_words_and_all_of_them():
+    words = [["w"] * (1 + number % 7) for number in range(50)]
+    parts = parsers.parts_of(words, 5)
+    assert [sentence for part in parts for sentence in part] == words
+    assert max(sum(map(len, part)) for part in parts) <= 48
+
+
+def test_the_table_of_parsers_keeps_the_rows_of_others(tmp_path, monkeypatch, capsys):
+    page, gold = tmp_path / "page.md", tmp_path / "gold.conllu"
+    gold.write_text("1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
+    page.write_text(f"before\n{parsers.BEGIN}{parsers.HEADER}| old | 1 |\n| other | 2 |\n{parsers.END}after\n")
+    monkeypatch.setattr(parsers, "rows", lambda *given: [("new", "| new | 3 |\n"), ("old", "| old | 4 |\n")])
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(sys, "argv", ["parsers.py", "--gold", str(gold), "--page", str(page), "old=spacy:x"])
+    parsers.main()
+    table = "| old | 4 |\n| other | 2 |\n| new | 3 |\n"
+    assert page.read_text() == f"before\n{parsers.BEGIN}{parsers.HEADER}{table}{parsers.END}after\n"
+    assert capsys.readouterr().out.endswith("| new | 3 |\n| old | 4 |\n")

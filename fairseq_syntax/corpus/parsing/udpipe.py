@@ -62,9 +62,11 @@ def languages_of_models(options: ParserOptions) -> set[str]:
 
 
 def _path(options: ParserOptions) -> Path:
-    if options.model_dir is None or not Path(options.model_dir).is_file():
-        hint = "give its file as --model-dir (in a recipe: models)"
-        raise SyntaxDataError("is not a UDPipe model", path=options.model_dir or "<none>", hint=hint)
+    if options.model_dir is None:
+        hint = "give its file, such as english-ewt-ud-2.5-191206.udpipe (in a recipe: models)"
+        raise SyntaxDataError("the parser udpipe needs a model", option="--model-dir", hint=hint)
+    if not Path(options.model_dir).is_file():
+        raise SyntaxDataError("is not a UDPipe model, which is a file", path=options.model_dir)
     return Path(options.model_dir)
 
 

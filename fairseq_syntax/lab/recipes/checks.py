@@ -22,6 +22,7 @@ from fairseq_syntax.lab.recipes.plan import SEARCH, Plan
 from fairseq_syntax.lab.recipes.reading import Document, read
 from fairseq_syntax.lab.recipes.rehearsal import Refused, Rehearsal, blamed
 from fairseq_syntax.lab.recipes.stages import Stage, missing_input, options, shown
+from fairseq_syntax.plugins import name_hint
 
 LARGEST = 30_000_000  # parameters of a model that makes an update and a search, which takes a second
 _OF_BATCHES = ("batch-size", "max-tokens", "fp16")  # how translations are made, not which
@@ -203,7 +204,8 @@ class _Runs:
                 wrong, right = name, error.known
                 if choices:
                     wrong, right = why.split("'")[-2], re.findall(r"[\w.+-]+", choices)
-                hint = hint if wrong in right else meant(wrong, right)
+                of_plugins = choices and name in ("arch", "criterion", "task")
+                hint = hint if wrong in right else (name_hint if of_plugins else meant)(wrong, right)
         elif isinstance(error, SyntaxDataError):
             path = "" if error.path is None else os.fspath(error.path)
             name, hint = (error.option or "").removeprefix("--"), error.hint

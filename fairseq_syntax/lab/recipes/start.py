@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.corpus.parsing.base import ParserOptions, model_path
-from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import shown
 from fairseq_syntax.lab.scoring.names import tokenizer_of
+from fairseq_syntax.plugins import name_hint
 from fairseq_syntax.runtime.files import fingerprint
 
 _PARSE = "parse:{sides}{controls}"
@@ -114,7 +115,7 @@ def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_po
         return RecipeEntry(name, needs=model.training_needs, is_lstm=True)
     if name not in (known := {**ENCODER_SYSTEMS, **DECODER_SYSTEMS}):
         message = f"there is no system {name}"
-        raise SyntaxDataError(message, option="--system", hint=meant(name, sorted([*known, *lstms, "transformer"])))
+        raise SyntaxDataError(message, option="--system", hint=name_hint(name, [*sorted(known), *lstms]))
     last = {(preset.get("encoder_syntax") or preset.get("decoder_syntax", "")).split(",")[-1]: (arch, preset)
             for arch, preset in PRESETS.items()}  # fmt: skip
     arch, preset = last.get(name, ("syntax_transformer", {"encoder_syntax": name}))
