@@ -44,7 +44,7 @@ ARGUMENTS = [
     Option("recipe RECIPE.yaml", "the recipe"),
     Option("--keys", "print all keys of a recipe, and exit", action=_Keys, nargs=0),
     OneOf(
-        Flag("--dry-run", "print the commands without running them, and what any of them would refuse"),
+        Flag("--dry-run", "print the commands, what they would refuse, and how much there is to compute; run nothing"),
         Flag("--status", "show which steps are done, to do, or pending on an earlier one, and run nothing"),
         Flag("--report", "write the report from existing results, and run nothing"),
     ),
@@ -78,6 +78,7 @@ ARGUMENTS = [
     ),
     Flag("--keep", "also save the results in the recipe's `kept` file"),
 ]
+TRAIN = 'fairseq-train {} --user-dir "$(fairseq-syntax user-dir)" --task syntax_translation --arch ARCH …'
 COMMAND = Command(__doc__, "start", ARGUMENTS, step=2, resumes=True)
 
 
@@ -146,6 +147,8 @@ def main(args: argparse.Namespace) -> int:
         recipe.page = None  # it shows the kept results
     recipe = smoke(recipe) if args.smoke else recipe
     work = Work(Plan(recipe, path), args.only, args.seeds, args.to)
+    if args.report and not recipe.systems:
+        raise SyntaxDataError("the recipe has no systems to report on", path=path, option="--report")
     if args.keep and work.kept_file is None:
         raise SyntaxDataError("the recipe has no `kept`", path=path, hint="kept: results.jsonl.gz")
     for note in _about_kept(work, runs=not (args.status or args.report)):
@@ -153,15 +156,18 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(typed(work.all_stages(), work.variables)), flush=True)
     if not (args.status or args.report):
+        from fairseq_syntax.lab.recipes.amounts import amounts
         from fairseq_syntax.lab.recipes.checks import problems  # here, as it imports PyTorch
 
         # Before hours of parsing. All problems at once, since each would cost another start.
         unfinished = [stage for stage in work.all_stages() if not stage.is_done()]
-        first, *others = [*problems(work.plan, unfinished, check_line), None]
+        first, *others = [*problems(work.plan, unfinished, check_line, here=args.ray is None), None]
         for problem in others[:-1]:
             print(f"fairseq-syntax run: also: {problem}", file=sys.stderr)
         if first is not None:
             raise first
+        for line in amounts(work.plan, unfinished):
+            print(f"\n# {line}" if args.dry_run else line, file=sys.stdout if args.dry_run else sys.stderr, flush=True)
     if args.dry_run:
         return 0
     if args.status:
@@ -189,7 +195,9 @@ def main(args: argparse.Namespace) -> int:
     results = work.results()
     if args.keep and results.facts:
         finished(work.keep(results), "the results that are kept")
-    if args.to == "report" and (results.reports or not failed):
+    if work.to == "binarize" and not (failed or args.report):
+        finished(shown(work.plan.bin()), "the binarized data", TRAIN.format(shown(work.plan.bin())))
+    if work.to == "report" and (results.reports or not failed):
         markdown, page = write_report(work.plan, results)
         for section in report(work.plan, results):
             if section.title.startswith("Scores"):

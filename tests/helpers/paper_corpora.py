@@ -56,11 +56,13 @@ def iwslt(folder: Path, langs: tuple[str, str]) -> None:
         side = [row[place] for row in rows]
         talk = ["<url>http://x</url>", "<talkid>1</talkid>", f"<title>{side[0]}</title>"]
         write(folder / pair / f"train.tags.{pair}.{lang}", [*talk, *(s.replace("<b>", "b") for s in side[1:])])
-    for name in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012"):
-        rows = pairs(name, langs, 4)
-        for place, lang in enumerate(langs):
-            campaign = "IWSLT15" if "zh" in langs else "IWSLT17"  # the recipe with Chinese asks for that of 2015
-            write(folder / pair / f"{campaign}.TED.{name}.{pair}.{lang}.xml", segments([row[place] for row in rows]))
+    # The paper with Chinese is of 2015; without a year, two campaigns would be ambiguous.
+    for campaign in ("IWSLT15", "IWSLT17") if "zh" in langs else ("IWSLT17",):
+        for name in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012", "tst2015"):
+            rows = pairs(name, langs, 4)
+            for place, lang in enumerate(langs):
+                path = folder / pair / f"{campaign}.TED.{name}.{pair}.{lang}.xml"
+                write(path, segments([row[place] for row in rows]))
 
 
 def wmt(folder: Path, langs: tuple[str, str]) -> None:

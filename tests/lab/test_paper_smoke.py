@@ -1,4 +1,4 @@
-"""Every recipe of a paper's table runs, cut down to seconds, on files in its corpus's own format."""
+"""Every recipe of a paper's table, and of a corpus, runs, cut down to seconds, on files in its corpus's own format."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.schema import Recipe
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.runtime.commands import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PAPERS = ("pascal", "ldd", "supervised_heads", "lasyn", "dlaa")
 RECIPES = sorted(path for paper in PAPERS for path in (EXAMPLES / paper).glob("*.yaml"))
+CORPORA = sorted(path for path in (EXAMPLES.parent / "preprocess").glob("*.yaml") if path.stem != "libreoffice")
 EVERY = bool(os.environ.get("EVERY_RECIPE"))  # as `make recipes` does, in minutes
 # Otherwise these alone train: one of each paper.
 TRAINED = RECIPES if EVERY else [max((EXAMPLES / paper).glob("*.yaml")) for paper in PAPERS]
@@ -62,13 +64,26 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
+def reduced(path: Path, folder: Path) -> tuple[Recipe, Recipe]:
+    """A recipe, with its corpus as small files in the folder, and its version for a smoke test."""
+    recipe = load(path, {"corpus.data": str(folder / "data"), "folder": str(folder / "out")})
+    paper_corpora.CORPORA[recipe.corpus.reader](folder / "data", (recipe.corpus.source, recipe.corpus.target))
+    return recipe, smoke(recipe)
+
+
+@pytest.mark.parametrize("path", CORPORA if EVERY else CORPORA[:1], ids=name_of)
+def test_a_recipe_of_a_corpus_ends_with_binarized_data(path, tmp_path):
+    _, small = reduced(path, tmp_path)
+    work = Work(Plan(small, path))
+    assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
+    stores = {path.name.partition(".")[0] for path in work.plan.bin().glob("*.syntax.arrow")}
+    assert stores >= {"train", "valid", "test"}
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)
 def test_smoke(path, tmp_path):
     """From the corpus to the report; without EVERY_RECIPE, to the binarized data or with the last system alone."""
-    recipe = load(path, {"corpus.data": str(tmp_path / "data"), "folder": str(tmp_path / "out")})
-    langs = (recipe.corpus.source, recipe.corpus.target)
-    paper_corpora.CORPORA[recipe.corpus.reader](tmp_path / "data", langs)
-    small = smoke(recipe)
+    recipe, small = reduced(path, tmp_path)
     if recipe.corpus.reader == "moses":  # tests are drawn from a corpus of 400 pairs
         words = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
         small.corpus.options.update(words=words, group_size="5", valid_pairs="5")

@@ -16,6 +16,7 @@ from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "compose.yaml"]  # that is of Docker
+CORPORA = sorted((EXAMPLES.parent / "preprocess").glob("*.yaml"))
 KEPT = [path for path in RECIPES if path.with_suffix(".jsonl.gz").exists()]
 
 
@@ -38,6 +39,19 @@ def test_every_recipe_is_one_and_has_stages(path):
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(outputs) == len(set(outputs)), "no two stages make one file"
     assert {stage.kind for stage in stages} >= {"corpus", "filter", "pieces", "binarize", "train", "translate"}
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.stem)
+def test_a_recipe_of_a_corpus_ends_with_binarized_data_and_can_be_extended(path, tmp_path):
+    work = Work(Plan(load(path), path))
+    stages = work.all_stages()
+    assert work.to == "binarize" and stages[-1].kind == "binarize" and {"corpus", "parse"} < {s.kind for s in stages}
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"extends: {path}\nsystems: {{plain: {{arch: transformer}}}}\n")
+    work = Work(Plan(load(mine), mine))
+    assert [stage.name for stage in work.stages()][: len(stages)] == [stage.name for stage in stages]
+    assert {"train", "translate"} < {stage.kind for stage in work.stages()}
 
 
 @pytest.mark.checkout

@@ -154,6 +154,7 @@ def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs
     """On CPUs as many as there are cores for; on a GPU one."""
     seen = []
     monkeypatch.setattr("fairseq_syntax.runtime.workers.cores", lambda: 6)
+    monkeypatch.setattr("fairseq_syntax.lab.recipes.checks.check_device", lambda name: None)
     monkeypatch.setattr(Work, "run", lambda work, runner: seen.append(runner.jobs) or ["train base/1"])
     assert command(["run", str(recipe), "--to", "score", *options]) == 1
     assert seen == [jobs]
@@ -240,6 +241,7 @@ def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, m
         for name in "123"
     ]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fairseq_syntax.lab.recipes.checks.check_device", lambda name: None)
     monkeypatch.setattr(Work, "run", lambda work, runner: runner.run(stages))
     assert command(["run", str(recipe), "--to", "score", "--set", "device=cuda", "--workers", "2", *options]) == 0
     used = [(tmp_path / name).read_text().strip() for name in "123"]

@@ -69,6 +69,7 @@ OF_SUBCOMMANDS = [
     (CHAIN, f"{CHAIN}, tokenizer: stanza", "tokenizer", "stanza"),
     (CHAIN, f"{CHAIN}, tokenizer: spaces, split_sentences: true", "split_sentences", "single"),
     (CHAIN, f"{CHAIN}, files: 'parses/{{split}}.conllu'", "/parses/train.conllu", "filter"),
+    ("train:\n", "device: cuda\ntrain:\n", "device", "cuda"),
     ("pieces: {size: 60}", "pieces: {models: {en: segmentation.en.json}}", "/segmentation.en.json", "pieces"),
 ]
 OF_FAIRSEQ = [
@@ -131,7 +132,7 @@ def first_problem(path: Path) -> SyntaxDataError:
 
 
 @pytest.mark.parametrize("kind", [OF_THE_FILE, OF_SUBCOMMANDS, OF_FAIRSEQ], ids=["file", "subcommands", "fairseq"])
-def test_a_wrong_recipe_is_told_with_its_line(wrong, kind):
+def test_a_wrong_recipe_is_told_with_its_line(wrong, monkeypatch, kind):
     for before, after, place, meant in kind:
         if meant == "xx":  # a language that the identifier does not know
             path = wrong(("target: de", "target: xx"), (before, after))
@@ -139,6 +140,7 @@ def test_a_wrong_recipe_is_told_with_its_line(wrong, kind):
                 (path.parent / "corpus" / f"{split}.xx").write_text("a b\n" * 20)
         else:
             path = wrong((before, after))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for `device`
         error = first_problem(path)
         assert meant in str(error), (after, error)
         if place.startswith("/"):
@@ -175,9 +177,13 @@ def test_too_little_space_is_told(wrong, monkeypatch):
 
 
 def test_a_right_recipe_has_no_problems(wrong, capsys):
-    path = wrong(("pascal_transformer", "pascal_transformer, train: {dropout: null}"))
+    path = wrong(("pascal_transformer", "pascal_transformer, train: {dropout: null, max-update: 5000, max-epoch: 3}"))
     assert run("run", path, "--dry-run") == 0
-    assert "fairseq-train" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "fairseq-train" in said
+    # how much there is to compute
+    assert "\n# to parse with fairseq_syntax.corpus.parsing.chain, on cpu: 60 lines of en, 120 words\n" in said
+    assert "\n# to train, on cpu: 1 of 5,000 updates or 3 epochs at most\n" in said
 
 
 @pytest.mark.parametrize("name", ["12:30", "a, b"])

@@ -92,8 +92,18 @@ def test_pages_from_elsewhere_cannot_ask_under_their_own_name():
             "evil.example:localhost",
             "[evil.example]",
         ):
-            assert server.ask("GET", "/health", headers={"host": host})[0] == 400, host
+            status, answer = server.ask("GET", "/health", headers={"host": host})
+            assert status == 400 and "--allowed-host" in answer["error"], host
         assert 'status="400"' in server.ask("GET", "/metrics")[1]
+
+
+def test_what_is_no_http_is_answered_as_every_refusal_is():
+    _, service = stand_in_service()
+    with running(service) as server, raw(server.port, "nonsense\r\n\r\n") as connection:
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 400 and list(json.loads(answer.read())) == ["detail", "error"]
+        assert is_closed(connection)
 
 
 def test_a_monitor_may_ask_for_the_head_of_an_answer():

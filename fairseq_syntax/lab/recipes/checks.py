@@ -23,6 +23,7 @@ from fairseq_syntax.lab.recipes.reading import Document, read
 from fairseq_syntax.lab.recipes.rehearsal import Refused, Rehearsal, blamed
 from fairseq_syntax.lab.recipes.stages import Stage, missing_input, options, shown
 from fairseq_syntax.plugins import name_hint
+from fairseq_syntax.runtime.bounds import check_device
 
 LARGEST = 30_000_000  # parameters of a model that makes an update and a search, which takes a second
 _OF_BATCHES = ("batch-size", "max-tokens", "fp16")  # how translations are made, not which
@@ -30,11 +31,14 @@ _OF_TRAINING = ("size", "train", "options")  # sections of a system; later ones 
 _KEYS = {"model-dir": "models"}  # options of subcommands whose key has another name
 
 
-def problems(plan: Plan, stages: Sequence[Stage], check_line: Callable[[list[str]], None]) -> Iterator[SyntaxDataError]:
+def problems(
+    plan: Plan, stages: Sequence[Stage], check_line: Callable[[list[str]], None], *, here: bool = True
+) -> Iterator[SyntaxDataError]:
     """What some stages of a plan would refuse at their start.
 
     Args:
         check_line: raises SyntaxDataError for arguments of ``fairseq-syntax`` that it would refuse
+        here: the stages run on this machine, whose GPU counts
     """
     named = {stage.run for stage in stages if stage.kind in ("train", "translate")}
     first: dict[str, Run] = {}  # by system, since its seeds differ in nothing else
@@ -44,6 +48,8 @@ def problems(plan: Plan, stages: Sequence[Stage], check_line: Callable[[list[str
     folder = _folder_problem(plan)
     if folder is not None:
         yield folder
+    if here and {"parse", "train", "translate"} & {stage.kind for stage in stages}:
+        yield from _no_device(plan)
     yield from _missing_inputs(stages, plan)
     yield from _of_commands(stages, plan, check_line)
     if first and folder is None:
@@ -61,6 +67,16 @@ def _folder_problem(plan: Plan) -> SyntaxDataError | None:
         return None
     message = "not writable" if there.is_dir() else "not a folder"
     return SyntaxDataError(message, path=there, option="--output", hint="name another folder")
+
+
+def _no_device(plan: Plan) -> Iterator[SyntaxDataError]:
+    """Why a recipe's device cannot be used: without a GPU, fairseq would train on the CPU without a word."""
+    try:
+        check_device(plan.recipe.device)
+    except SyntaxDataError as error:
+        where, line = read(plan.path).place(("device",), plan.path)
+        hint = "run it on a machine with a GPU; `device: cpu` or --set device=cpu takes the CPU"
+        yield SyntaxDataError(f"device: {error.message}", path=where, line=line, hint=hint)
 
 
 def _missing_inputs(stages: Sequence[Stage], plan: Plan) -> Iterator[SyntaxDataError]:

@@ -100,7 +100,7 @@ class Layout:
                 raise SyntaxDataError(f"no system has the seed {seed}", path=self.path)
         named = [run for run in self.runs if not only or run.system in only or str(run) in only]
         chosen = [run for run in named if not seeds or run.seed in seeds]
-        if not chosen:  # only results of earlier runs would be reported
+        if not chosen and self.recipe.systems:  # only results of earlier runs would be reported
             raise SyntaxDataError("none of the runs in --only has such a seed", option="--seeds")
         return chosen
 

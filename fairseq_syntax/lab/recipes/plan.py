@@ -47,7 +47,8 @@ class Plan(Layout):
     def stages(self, runs: Iterable[Run]) -> list[Stage]:
         """The stages up to the translations of the given runs, in an executable order."""
         runs = list(runs)
-        parses = {self.recipe.systems[run.system].parse for run in runs}
+        # Of a recipe without systems, which prepares data for others, all.
+        parses = {self.recipe.systems[run.system].parse for run in runs} or {*self.recipe.parse.controls}
         stages = data_stages(self, [name for name in self.recipe.parse.controls if name in parses])
         for run in runs:
             stages += self.of_run(run)

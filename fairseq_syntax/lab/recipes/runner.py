@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from graphlib import TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -23,7 +22,15 @@ from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
-from fairseq_syntax.lab.recipes.stages import USER_DIR, Stage, StageCommand, dependencies, shown, states
+from fairseq_syntax.lab.recipes.stages import (
+    USER_DIR,
+    Stage,
+    StageCommand,
+    dependencies,
+    shown,
+    states,
+    training_limits,
+)
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.files import make_folder
@@ -214,11 +221,7 @@ def _end_of(log: Path) -> str:
 
 def training_share(log: Path, stage: Stage) -> float | None:
     """The finished share of a training, by its log and its last --max-update or --max-epoch; None if unknown."""
-    limits: dict[str, float] = {}
-    for option, value in pairwise(map(str, stage.commands[0].words)):
-        if option in ("--max-update", "--max-epoch"):
-            with suppress(ValueError):
-                limits[option] = float(value)
+    limits = training_limits(stage)
     try:
         with log.open("rb") as file:  # only the end of the log, which may be long and is read every second
             file.seek(max(0, os.path.getsize(log) - 20_000))

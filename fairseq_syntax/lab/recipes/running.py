@@ -24,7 +24,8 @@ from fairseq_syntax.runtime.jobs import read_record
 class Work:
     """Executes a recipe: runs its stages, scores finished runs, and collects and stores their results.
 
-    ``only`` names systems or runs, and ``to`` the last kind of stage to make.
+    ``only`` names systems or runs, and ``to`` the last kind of stage to make; a recipe without systems ends with the
+    binarized data.
     """
 
     def __init__(
@@ -34,7 +35,8 @@ class Work:
         seeds: Collection[int] | None = None,
         to: str = "report",
     ) -> None:
-        self.plan, self.to = plan, to
+        self.plan = plan
+        self.to = to if plan.recipe.systems else min(to, "binarize", key=KINDS.index)
         self.chosen = plan.chosen(only, seeds)
         self.kept_file = plan.place(plan.recipe.kept) if plan.recipe.kept else None
         self.kept = Kept.read(self.kept_file)
@@ -114,7 +116,7 @@ class Work:
         stages = self.plan.stages(runs)
         # If all translations are stored, only the data for scoring are needed, such as references, but not parses and
         # pieces that only models read.
-        if not runs:
+        if not runs and self.chosen:
             wanted: set[Path | str] = set()
             for score in self.scores(self.plan.runs):
                 wanted |= set(score.inputs).difference(score.reads)

@@ -358,7 +358,9 @@ class Recipe(RecipeSection):
     pieces: Pieces = Field(Pieces())
     size: Options = _key({}, "model sizes: options of fairseq-train")
     train: Options = _key({}, "training: options of fairseq-train")
-    systems: dict[Name, SystemSection] = _key(..., "models by name, in the order of the table", min_length=1)
+    systems: dict[Name, SystemSection] = _key(
+        {}, "models by name, in the order of the table; without any, the recipe ends with the binarized data"
+    )
     seeds: Seeds = _key([1], "training seeds of each system")
     translate: Translate = Field(Translate())
     score: ScoreSection = Field(ScoreSection())
@@ -430,5 +432,5 @@ class Recipe(RecipeSection):
 
     @property
     def baseline(self) -> str:
-        """The system with which the others are compared."""
-        return self.score.baseline or next(iter(self.systems))
+        """The system with which the others are compared; empty if there are no systems."""
+        return self.score.baseline or next(iter(self.systems), "")

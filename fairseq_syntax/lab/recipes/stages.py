@@ -10,9 +10,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -269,3 +271,13 @@ def states(stages: Sequence[Stage]) -> dict[str, str]:
         if states[name] == "done" and any(states[before] != "done" for before in needs[name]):
             states[name] = "pending"
     return states
+
+
+def training_limits(stage: Stage) -> dict[str, float]:
+    """The last --max-update and --max-epoch of a stage that trains; those that it does not have are missing."""
+    limits: dict[str, float] = {}
+    for option, value in pairwise(map(str, stage.commands[0].words)):
+        if option in ("--max-update", "--max-epoch"):
+            with suppress(ValueError):
+                limits[option] = float(value)
+    return limits

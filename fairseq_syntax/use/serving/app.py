@@ -20,7 +20,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
@@ -28,7 +27,7 @@ from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.pages.page import self_contained
 from fairseq_syntax.use.serving import libretranslate
-from fairseq_syntax.use.serving.guard import Guard, in_time, refusal
+from fairseq_syntax.use.serving.guard import Guard, HostNames, in_time, refusal
 from fairseq_syntax.use.serving.messages import (
     REQUEST_EXAMPLES,
     Health,
@@ -156,7 +155,7 @@ def create_app(
         return refusal("a defect of the server; its log says more", 500)
 
     # The middleware added last is outermost, so requests rejected for their host are counted too.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(HostNames, hosts=hosts)
     paths = frozenset(app.openapi()["paths"])
     for route in app.routes:  # after the description, which would have them twice
         if isinstance(route, Route) and route.methods and "GET" in route.methods:

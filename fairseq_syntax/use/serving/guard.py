@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,7 +23,7 @@ from fairseq_syntax.use.serving.metrics import Metrics
 
 
 def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:
-    """The host names for Starlette's ``TrustedHostMiddleware``; None accepts any.
+    """The host names that :class:`HostNames` accepts; None accepts any.
 
     A server that listens on the loopback interface is addressed as ``localhost`` or by its IP address. Any other name
     in a browser's request means DNS rebinding: a foreign page has pointed its own name here to read the answers.
@@ -42,6 +43,34 @@ def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | No
 def refusal(reason: Any, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The answer to a request that is refused; LibreTranslate's clients read ``error``."""
     return JSONResponse({"detail": reason, "error": reason}, status, headers)
+
+
+class HostNames:
+    """ASGI middleware that rejects other host names, as Starlette's does, but with our answer to a refusal.
+
+    Args:
+        hosts: accepted names (:func:`allowed_hosts`); None accepts any
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:
+        self.app, self.check = app, TrustedHostMiddleware(self._accept, hosts, www_redirect=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            refused.append(message)
+
+        await self.check(scope, receive, keep)
+        if refused:
+            reason = "this server does not answer to the host name of the request; serve --allowed-host adds one"
+            await refusal(reason, refused[0]["status"])(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    @staticmethod
+    async def _accept(scope: Scope, receive: Receive, send: Send) -> None:
+        """The application behind Starlette's check, which is reached only by accepted names."""
 
 
 class Guard:

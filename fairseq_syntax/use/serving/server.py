@@ -9,6 +9,8 @@ import os
 import resource
 import socket
 import threading
+from collections.abc import Mapping
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -76,10 +78,11 @@ class Connection(H11Protocol):
         if others:
             min(others, key=lambda connection: connection._since).end()
         else:
-            answer = refusal("too many connections; try again later", 503, {"retry-after": "1", "connection": "close"})
-            head = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
-            transport.write(b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(answer.body))
-            self.end()
+            self._refuse("too many connections; try again later", HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"})
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request; uvicorn's own answer is plain text."""
+        self._refuse(msg, HTTPStatus.BAD_REQUEST)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
@@ -99,6 +102,14 @@ class Connection(H11Protocol):
         """Close the connection, which no longer counts."""
         self.connections.discard(self)
         self.transport.close()
+
+    def _refuse(self, reason: str, status: HTTPStatus, headers: Mapping[str, str] | None = None) -> None:
+        """Answer a connection that has no request which the application could answer, and close it."""
+        answer = refusal(reason, status, {**(headers or {}), "connection": "close"})
+        line = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+        head = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
+        self.transport.write(line + head + b"\r\n" + bytes(answer.body))
+        self.end()
 
     def _wait(self) -> None:
         if self._deadline is not None:
