@@ -12,6 +12,7 @@ from typing import Any
 
 from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, check, commands, load
+from fairseq_syntax.cli.options import check_files
 from fairseq_syntax.errors import RUNS_COMMAND, SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     running = RUNS_COMMAND.set(True)
     try:
         needs = module.COMMAND.needs_fairseq
+        if needs and hasattr(args, "model"):
+            check_files(args)
         if needs(args) if callable(needs) else needs:
             register(getattr(args, "user_dir", ()))
             fairseq_log.setLevel(logging.WARNING)

@@ -49,6 +49,16 @@ ARGUMENTS: list[Callable[[Any], None]] = [
 COMMAND = Command(__doc__, "start", ARGUMENTS, step=1)
 
 
+def check(args: Namespace) -> None:
+    """Files that do not exist, before the systems are imported with fairseq, which takes seconds."""
+    from fairseq_syntax.corpus.gathering import named_splits, split_files
+    from fairseq_syntax.runtime.files import read_raw_lines
+
+    for texts in (args.train, args.valid, *named_splits(args.test).values()):
+        for path in split_files(texts, (args.source_lang, args.target_lang)):
+            next(iter(read_raw_lines(path)), None)
+
+
 def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
     from fairseq_syntax.corpus.overlaps import remarks_on

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from pathlib import Path
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, read_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.runtime.console import finished
-from fairseq_syntax.runtime.files import atomic_open, is_read_once, read_lines, read_stdin, write_json
-from fairseq_syntax.runtime.named_files import check_distinct
+from fairseq_syntax.runtime.files import atomic_open, instead, is_read_once, read_lines, read_stdin, write_json
+from fairseq_syntax.runtime.named_files import check_distinct, files_of, missing_model, named_files
 
 if TYPE_CHECKING:
     from fairseq_syntax.lab.scoring.report import ScoredSystem
@@ -36,6 +37,24 @@ def refuse(args: Namespace, names: Collection[str], why: str, hint: str = "drop 
     for name in names:  # argparse does not tell which options were given
         if getattr(args, name) != args.subparser.get_default(name):
             raise SyntaxDataError(why, option="--" + name.replace("_", "-"), hint=hint)
+
+
+def check_files(args: Namespace) -> None:
+    """Raise SyntaxDataError for models, data and an input that do not exist, before seconds of importing fairseq.
+
+    Reads ``model`` (:func:`.named_files.files_of` of a text, :func:`.named_files.named_files` of each of several), and
+    ``data`` and ``input`` if there are such arguments.
+    """
+    named = [files_of(args.model)] if isinstance(args.model, str) else [named_files(text)[1] for text in args.model]
+    for path in chain.from_iterable(named):
+        if not os.path.exists(path):
+            raise missing_model(Path(path))
+    data = getattr(args, "data", None)
+    if data and not any(map(os.path.exists, data.split(":"))):  # fairseq's way to join several
+        raise SyntaxDataError("no such folder", path=data, option="--data", hint=instead(data))
+    text = getattr(args, "input", None)
+    if text and text != "-" and not os.path.exists(text):
+        raise SyntaxDataError("no such file", path=text, option="--input", hint=instead(text))
 
 
 def sentence_numbers(args: Namespace) -> list[int] | None:

@@ -19,6 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
@@ -116,6 +117,17 @@ def _of_text(lines: Iterable[bytes], path: StrPath) -> Iterator[bytes]:
         yield line
 
 
+def instead(path: StrPath) -> str | None:
+    """The hint for a path that does not exist: a similar name instead of its first missing part, or that part."""
+    whole = missing = Path(path)
+    while not missing.parent.exists():
+        missing = missing.parent
+    with suppress(OSError):  # what should be a folder is a file, or must not be read
+        if closest := get_close_matches(missing.name, os.listdir(missing.parent), n=1):
+            return f"did you mean {missing.with_name(closest[0])}?"
+    return None if missing == whole else f"there is no {missing}"
+
+
 def _raw_lines(path: StrPath) -> Iterator[bytes]:
     """The lines of a file, plain or compressed by gzip, bzip2, xz or zstd."""
     try:
@@ -126,7 +138,8 @@ def _raw_lines(path: StrPath) -> Iterator[bytes]:
         raise SyntaxDataError("a line does not fit into memory", path=path, hint=hint) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
+        meant = instead(path) if isinstance(error, FileNotFoundError) else None
+        raise SyntaxDataError(f"cannot be read: {reason}", path=path, hint=meant) from error
 
 
 def _zstd(file: IO[bytes], mode: str) -> Any:

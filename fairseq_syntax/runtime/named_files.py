@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
+from fairseq_syntax.runtime.files import instead
 
 
 def files_of(text: str) -> list[str]:
@@ -63,3 +64,15 @@ def model_name(path: str) -> str:
     """The default name of a model: the name of its checkpoint's folder or of the exported folder."""
     whole = Path(path).resolve()
     return (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem
+
+
+def missing_model(path: Path) -> SyntaxDataError:
+    """The error of a checkpoint that is not there, with what is there instead, or why a recipe has not trained it."""
+    folder, hint = path if path.is_dir() else path.parent, None
+    if there := ", ".join(str(other) for other in sorted(folder.glob("*.pt"))[:5]):
+        hint = f"there are {there}"
+    else:
+        hint = instead(path)
+        if any((above / "report.md").exists() for above in path.parents):
+            hint = f"{hint} {KEPT_WITHOUT_MODELS}" if hint and hint.endswith("?") else KEPT_WITHOUT_MODELS
+    return SyntaxDataError("is a folder" if path.is_dir() else "no such file", path=path, hint=hint)

@@ -14,8 +14,9 @@ from fairseq import checkpoint_utils, tasks
 from fairseq.dataclass.utils import overwrite_args_by_name
 
 from fairseq_syntax import register
-from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import check_device
+from fairseq_syntax.runtime.named_files import missing_model
 
 
 def load_models(
@@ -49,7 +50,7 @@ def load_models(
     names = [os.fspath(path) for path in paths]
     for path in map(Path, names):
         if not path.is_file():
-            raise _missing(path)
+            raise missing_model(path)
     # BLEU validation belongs to training; its options may name files of the training machine.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
@@ -76,16 +77,6 @@ def load_models(
     for model in models:
         model.eval()
     return [model.to(device) for model in models], cfg, task
-
-
-def _missing(path: Path) -> SyntaxDataError:
-    """The error of a checkpoint that is not there, with what is there instead, or why a recipe has not trained it."""
-    folder, hint = path if path.is_dir() else path.parent, None
-    if there := ", ".join(str(other) for other in sorted(folder.glob("*.pt"))[:5]):
-        hint = f"there are {there}"
-    elif any((above / "report.md").exists() for above in path.parents):
-        hint = KEPT_WITHOUT_MODELS
-    return SyntaxDataError("is a folder" if path.is_dir() else "no such file", path=path, hint=hint)
 
 
 def _data_above(data: str | None, checkpoint: str) -> str | None:

@@ -56,6 +56,27 @@ def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
     assert "100.00" in done.stdout and done.stderr == "[]\n"
 
 
+def test_missing_files_are_told_without_waiting_for_fairseq(tmp_path, monkeypatch, capsys):
+    """And what was perhaps meant. Of several models, of an ensemble, of data, and of an input."""
+    for name in ("model.pt", "test.en", "train.en", "train.de"):
+        (tmp_path / name).write_text("a\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fairseq_syntax.cli.register", lambda *args: pytest.fail("fairseq is imported"))
+    monkeypatch.setattr("fairseq_syntax.lab.recipes.start.first_recipe", lambda *args, **more: pytest.fail("likewise"))
+    of_text = ["-s", "en", "-t", "de", "--valid", "train", "--test", "train"]
+    for missing, meant, *argv in (
+        ("modle.pt", "model.pt", "translate", "modle.pt"),
+        ("modle.pt", "model.pt", "translate", "model.pt,modle.pt"),
+        ("modle.pt", "model.pt", "serve", "one=model.pt", "two=modle.pt"),
+        ("tset.en", "test.en?", "translate", "model.pt", "--input", "tset.en"),
+        ("nowhere", "", "tree", "model.pt", "--data", "nowhere"),
+        ("trian.en", "train.en?", "init", "--train", "trian", *of_text),
+    ):
+        assert main(argv) == 1
+        said = capsys.readouterr().err
+        assert f"{missing}: " in said and meant in said and said.count("\n") == 1, argv
+
+
 def test_a_training_in_the_same_process_keeps_its_log(tmp_path, capsys):
     log = logging.getLogger("fairseq")
     level = log.level

@@ -29,6 +29,7 @@ from fairseq_syntax.runtime.files import (
     check_output,
     files_below,
     fingerprint,
+    instead,
     read_lines,
     read_raw_lines,
     read_stdin,
@@ -471,6 +472,21 @@ def test_files_in_linked_folders_are_found_once(tmp_path):
     names = [path.relative_to(data).as_posix() for path in files_below(data)]
     assert sorted(names) == ["again/test.en", "big/test.en", "own/train.en", "valid.en"]
     assert [path.name for path in files_below(data, "own/*.en")] == ["train.en"]
+
+
+def test_a_missing_file_is_told_with_what_may_have_been_meant(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.en").write_text("a\n")
+    for name, hint in (
+        ("text/trian.en", f"did you mean {tmp_path}/text/train.en?"),
+        ("txet/train.en", f"did you mean {tmp_path}/text?"),
+        ("another/train.en", f"there is no {tmp_path}/another"),
+        ("text/quite-another", None),
+    ):
+        with pytest.raises(SyntaxDataError) as caught:
+            list(read_lines(tmp_path / name))
+        assert caught.value.path == tmp_path / name and caught.value.hint == hint
+    assert instead(tmp_path / "text" / "train.en" / "x") is None
 
 
 def test_a_line_larger_than_the_memory_is_an_error_of_its_file(tmp_path, monkeypatch):
