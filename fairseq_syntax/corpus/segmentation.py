@@ -10,6 +10,7 @@ kind            a word after a space         a word without a space before it
 sentencepiece   ``▁hou se``                  ``se`` (no ``▁``)
 subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of the word when pieces are learned)
 words           ``house``                    ``￭house``
+moses           ``hou@@ se``                 ``se``: codes of fastBPE after Moses' tokenizer (:mod:`.moses`)
 ==============  ===========================  =================================================================
 
 Text that contains these marks is escaped. A piece that looks like a special symbol of a fairseq dictionary, such as
@@ -96,7 +97,7 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
     count as separate words, since most words without a preceding space are punctuation or follow it. Without a
     ``kind`` of segmentation, each symbol is a word.
     """
-    if kind in ("subword_nmt", "words"):
+    if kind in ("subword_nmt", "words", "moses"):
         return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
     if kind is None:
         return [WordMarks(True, True) for _ in symbols]
@@ -327,10 +328,20 @@ class WordSegmenter(SubwordNmtSegmenter):
 SEGMENTERS: dict[str, type[Segmenter]] = {
     cls.kind: cls for cls in (SentencePieceSegmenter, SubwordNmtSegmenter, WordSegmenter)
 }
+MOSES = "moses"
+
+
+def _segmenter_class(kind: str) -> type[Segmenter]:
+    """The class of a kind of segmentation."""
+    if kind == MOSES:
+        from fairseq_syntax.corpus.moses import MosesSegmenter  # needs sacremoses
+
+        return MosesSegmenter
+    return SEGMENTERS[kind]
 
 
 def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
-    """Load ``segmentation.LANG.json``, or a user's own sentencepiece model or subword-nmt codes.
+    """Load ``segmentation.LANG.json``, or a user's own sentencepiece model or codes of subword-nmt or fastBPE.
 
     Raises:
         SyntaxDataError: the file or its model is missing, damaged, invalid, or has another format version
@@ -342,7 +353,7 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
         about = read_json(path)
         kind = about.get("kind", "")
         complete = {"model", "fingerprint"} <= about.keys()
-        if not complete or about.get("format") != FORMAT_VERSION or kind not in SEGMENTERS:
+        if not complete or about.get("format") != FORMAT_VERSION or kind not in (*SEGMENTERS, MOSES):
             if _HUGGING_FACE in raw:
                 _refuse_other_tools(raw, path)
             message = f"not a description of a segmentation model of format {FORMAT_VERSION}, which this version reads"
@@ -355,14 +366,22 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
             raise SyntaxDataError(message, path=model_path, hint=hint)
     else:
         _refuse_other_tools(raw, path)
-        codes = _looks_like_codes(raw)
-        kind, model = (SubwordNmtSegmenter.kind, without_mark(raw)) if codes else (SentencePieceSegmenter.kind, raw)
+        kind, model = SentencePieceSegmenter.kind, raw
+        if _is_fast_bpe(raw):
+            kind, model = MOSES, without_mark(raw)
+        elif _looks_like_codes(raw):
+            kind, model = SubwordNmtSegmenter.kind, without_mark(raw)
     notes = {name: value for name, value in about.items() if name not in ("format", "kind", "fingerprint")}
     try:
         with errors_in(model_path):
-            return SEGMENTERS[kind](model, notes)
+            return _segmenter_class(kind)(model, notes)
     except (RuntimeError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"not a {kind} model: {error}", path=model_path) from error
+
+
+def _is_fast_bpe(raw: bytes) -> bool:
+    """Whether a file begins as fastBPE's codes do: two symbols and a count."""
+    return re.fullmatch(rb"\S+ \S+ \d+", without_mark(raw).split(b"\n", 1)[0].rstrip(b"\r")) is not None
 
 
 def _looks_like_codes(raw: bytes) -> bool:
@@ -383,9 +402,6 @@ def _refuse_other_tools(raw: bytes, path: str | os.PathLike[str]) -> None:
     elif text.lstrip()[:1] == b"{":
         tool = "a tokenizer.json of Hugging Face's tokenizers" if _HUGGING_FACE in text else "a JSON file"
         hint = f"give the sentencepiece model or the codes that it was made from; {train}"
-    elif re.fullmatch(rb"\S+ \S+ \d+", first):
-        tool = "a file of fastBPE's codes"
-        hint = "this makes codes of subword-nmt of them: (echo '#version: 0.2'; cut -d' ' -f1,2 CODES) > NEW"
     elif re.fullmatch(rb"[^\t]+\t-?\d+(\.\d+)?(e-?\d+)?", first):
         tool, hint = "a vocabulary of sentencepiece", "give the .model beside it"
     elif _looks_like_codes(raw) and b"</w>" not in text:

@@ -80,7 +80,6 @@ class TreePlanting(EncoderSystem):
 
     config = TreePlantingConfig
     training_needs = frozenset({"tree"})
-    criterion = "supervised_head"
 
     def __init__(self, options: TreePlantingConfig, args: Namespace, task: SyntaxTask) -> None:
         super().__init__(options, args, task)

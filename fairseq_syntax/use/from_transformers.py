@@ -17,9 +17,11 @@ import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_syntax.corpus.segmentation import RESERVED, Segmenter, SentencePieceSegmenter
+from fairseq_syntax.corpus.moses import MosesSegmenter
+from fairseq_syntax.corpus.segmentation import RESERVED, SEPARATOR, Segmenter, SentencePieceSegmenter
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import PositionsFromZero, is_target_tag, language_options
+from fairseq_syntax.runtime.files import errors_in
 from fairseq_syntax.use.hugging_face import PretrainedFolder
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every fairseq dictionary
@@ -119,6 +121,9 @@ def tokenizer_language(folder: PretrainedFolder, side: str) -> str | None:
     """The language of a side by ``tokenizer_config.json``; None if it does not say it."""
     lang = folder.tokenizer.get({"source": "source_lang", "target": "target_lang"}[side])
     lang = lang or folder.tokenizer.get({"source": "src_lang", "target": "tgt_lang"}[side])
+    langs = folder.config.get("langs")  # FSMT
+    if not lang and isinstance(langs, list) and len(langs) == 2:
+        lang = langs[list(SIDES).index(side)]
     return lang if isinstance(lang, str) and lang else None
 
 
@@ -470,6 +475,46 @@ def _of_tokenizers(folder: PretrainedFolder) -> tuple[dict[str, int], dict[str, 
     return ids, {token: token for token in languages}
 
 
+def _fsmt(folder: PretrainedFolder) -> Pretrained:
+    """FSMT: fairseq's models of WMT19, of one pair, with two vocabularies of Moses' tokens cut by fastBPE."""
+    files = {"source": "vocab-src.json", "target": "vocab-tgt.json"}
+    langs = folder.value("langs", folder.tokenizer.get("langs"))
+    if not (isinstance(langs, list) and len(langs) == 2 and all(isinstance(lang, str) for lang in langs)):
+        raise SyntaxDataError("langs is not a pair of languages", path=folder.path / "config.json")
+    pad, end, _ = _ids(folder)
+    vocabularies, segmenters = {}, {}
+    for (side, file), lang in zip(files.items(), langs):
+        # Their pieces end with </w> at the end of a word, and ours with @@ inside of it.
+        ids = {_with_separator(symbol): i for symbol, i in folder.vocabulary(file).items()}
+        size = folder.value(f"{file[6:9]}_vocab_size")
+        _check_size(folder, ids, size, file)
+        if "<unk>" not in ids:
+            raise SyntaxDataError("has no <unk>", path=folder.path / file)
+        special = {"<s>": ids.get("<s>"), "<pad>": pad, "</s>": end, "<unk>": ids["<unk>"]}
+        vocabularies[side] = in_fairseqs_order(ids, size, special)
+        merges = folder.bytes("merges.txt")
+        try:
+            with errors_in(folder.path / "merges.txt"):
+                segmenters[side] = MosesSegmenter(merges, {"moses": lang})
+        except UnicodeDecodeError as error:
+            raise SyntaxDataError(f"not text: {error}", path=folder.path / "merges.txt") from error
+    options = _options(folder, before=False, learned=False, shared=bool(folder.config.get("tie_word_embeddings")))
+    _start(folder, vocabularies["target"], options)
+    weights = folder.weights
+    embedded, projected = "model.decoder.embed_tokens.weight", "model.decoder.output_projection.weight"
+    # fairseq's own models share these, and config.json has no word for it.
+    if embedded in weights and (projected not in weights or torch.equal(*map(weights.take, (embedded, projected)))):
+        options["share_decoder_input_output_embed"] = True
+    return Pretrained("FSMT", folder, options, vocabularies, dict(segmenters))
+
+
+def _with_separator(symbol: str) -> str:
+    """A piece of FSMT (``ha``, ``t</w>``) as fairseq and subword-nmt write it (``ha@@``, ``t``)."""
+    if symbol in SPECIAL:
+        return symbol
+    return symbol.removesuffix("</w>") if symbol.endswith("</w>") else symbol + SEPARATOR
+
+
 _LANGUAGE = re.compile(r"[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")  # en_XX, eng_Latn
 # The languages of M2M-100 in the order of their tokens, which follow the pieces of vocab.json.
 M2M_LANGUAGES = {
@@ -482,4 +527,5 @@ FAMILIES: dict[str, Callable[[PretrainedFolder], Pretrained]] = {
     "marian": _marian,
     "m2m_100": _m2m_100,
     "mbart": _mbart,
+    "fsmt": _fsmt,
 }

@@ -4,8 +4,8 @@ import argparse
 import io
 import json
 import os
+import pickle
 import random
-import subprocess
 import time
 from contextlib import suppress
 
@@ -21,6 +21,7 @@ from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
+from fairseq_syntax.corpus.moses import MosesSegmenter
 from fairseq_syntax.corpus.segmentation import (
     JOINER,
     SPACE_MARK,
@@ -328,7 +329,6 @@ CODES = "#version: 0.2\nd e\nde r</w>\nd a\nda s</w>\n"
 
 def test_files_of_other_tools_are_named_with_what_makes_them_readable(tmp_path):
     for name, content, said in (
-        ("codes", "d e 12\nde r</w> 9\n", "fastBPE"),
         ("tokenizer.json", '{"pre_tokenizer": null, "model": {"type": "BPE"}}', "Hugging Face"),
         ("m.vocab", "<unk>\t0\n▁der\t-3.25\n", "vocabulary of sentencepiece"),
         ("merges.txt", "#version: 0.2\nd e\nde r\n", "merges"),
@@ -341,13 +341,34 @@ def test_files_of_other_tools_are_named_with_what_makes_them_readable(tmp_path):
         (tmp_path / "codes").write_text(CODES, encoding=encoding)
         with data_error("iconv", path="codes"):
             load_segmenter(tmp_path / "codes")
-    # The hint's command, for fastBPE's codes of the same merges.
-    rows = CODES.splitlines()
-    (tmp_path / "CODES").write_text("".join(f"{row} 7\n" for row in rows[1:]), encoding="utf-8")
-    with pytest.raises(SyntaxDataError) as error:
-        load_segmenter(tmp_path / "CODES")
-    subprocess.run(error.value.hint.partition(": ")[2], shell=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "NEW").read_text(encoding="utf-8") == CODES
+
+
+def test_codes_of_fastbpe_cut_the_tokens_of_moses(tmp_path):
+    """A line as a whole, and the words of a parse, whose boundaries may cross those of Moses' tokens."""
+    pytest.importorskip("sacremoses")
+    (tmp_path / "codes").write_text("t h 9\nth e</w> 8\nd o 7\ndo n</w> 6\nM r 5\nMr .</w> 4\n", encoding="utf-8")
+    segmenter = load_segmenter(tmp_path / "codes")
+    assert isinstance(segmenter, MosesSegmenter)
+    line = "Mr. X don't see “the” a-b."
+    apostrophe, quote, dash = (["&@@", *(f"{c}@@" for c in name), ";"] for name in ("apos", "quot", "@-@"))
+    dash = ["@@@", "-@@", "@"]
+    don = ["don", *[*apostrophe[:-1], ";@@", "t"]]
+    rest = ["s@@", "e@@", "e", *quote, "the", *quote, "a", *dash, "b", "."]
+    assert segmenter.encode_text(line) == ["Mr.", "X", *don, *rest]
+    words = ["Mr.", "X", "do", "n't", "see", "“", "the", "”", "a", "-", "b", "."]
+    spaces = [True, True, True, False, True, True, False, False, True, False, False, False]
+    encoded = segmenter.encode_words(words, spaces)
+    assert encoded[2:4] == [["d@@", "o"], ["n", *don[1:]]]
+    assert [p for word in encoded[:2] + encoded[4:] for p in word] == ["Mr.", "X", *rest]
+    # "Mr." keeps its point because of what follows; alone, and at the end of a line, it has none.
+    assert segmenter.decode(segmenter.encode_text(line)) == line.replace("“", '"').replace("”", '"')
+    assert segmenter.encode_words(["\u200b", "x"], [True, True]) == [["\u200b"], ["x"]]
+    (copy := pickle.loads(pickle.dumps(segmenter))).about["language"] = "de"
+    assert load_segmenter(copy.save(tmp_path / "segmentation.de")).encode_text("the") == ["the"]
+    for codes in (b"a b 1\nonly\n", b"\xff \xff 1\n"):
+        (tmp_path / "codes").write_bytes(codes)
+        with data_error(path="codes"):
+            load_segmenter(tmp_path / "codes")
 
 
 def test_a_byte_order_mark_is_no_part_of_codes(tmp_path):

@@ -5,6 +5,7 @@ All parameters differ from their initial values, also biases, norms and learned 
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable
@@ -22,9 +23,18 @@ SIZES |= {
 }
 SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}  # of the families that come from fairseq
 # Added to the logit of </s>, so that translations of random sentences have many lengths.
-END = {"marian": 4.0, "separate": 4.5, "m2m100": 13.0, "nllb": 16.0, "legacy": 16.0, "mbart": 20.0, "mbart50": 8.0}
+END = {
+    "marian": 4.0,
+    "separate": 4.5,
+    "m2m100": 13.0,
+    "nllb": 16.0,
+    "legacy": 16.0,
+    "mbart": 20.0,
+    "mbart50": 8.0,
+    "fsmt": 6.0,
+}
 
-SEED = {"nllb": 3, "legacy": 3}  # of parameters with which translations differ
+SEED = {"nllb": 3, "legacy": 3, "fsmt": 2}  # of parameters with which translations differ
 
 
 def text() -> list[str]:
@@ -52,7 +62,8 @@ def pieces(path: Path, kind: str = "unigram", size: int = 120) -> list[str]:
 @torch.no_grad()
 def save(model: Any, folder: Path, **search: Any) -> None:
     """Draw every parameter and the bias of logits, and save the model with the options of its search."""
-    config, spread = model.config, 0.3 if model.config.model_type == "marian" else 0.6
+    # Smaller for FSMT, which has no other type than float32: its logits are smaller, too.
+    config, spread = model.config, 0.3 if model.config.model_type in ("marian", "fsmt") else 0.6
     torch.manual_seed(SEED.get(folder.name, 1))
     for name, parameter in model.named_parameters():
         if "embed_positions" in name and config.model_type != "mbart":  # sinusoids
@@ -149,6 +160,33 @@ def mbart(folder: Path) -> None:
     save(hf.MBartForConditionalGeneration(config), folder, forced_eos_token_id=2, **forced)
 
 
+def fsmt(folder: Path) -> None:
+    """FSMT (WMT19): two vocabularies of Moses' tokens cut by fastBPE, in which ``</w>`` ends a word."""
+    from subword_nmt.learn_bpe import learn_bpe
+
+    hf = import_transformers()
+    codes = io.StringIO()
+    learn_bpe(text(), codes, 60)
+    merges = codes.getvalue().splitlines()[1:]
+    (folder / "merges.txt").write_text("".join(f"{merge} 7\n" for merge in merges), encoding="utf-8")
+    characters = sorted(set("".join(text())) - {" "})
+    symbols = [c + end for end in ("", "</w>") for c in characters]
+    symbols = list(dict.fromkeys([*symbols, *(merge.replace(" ", "") for merge in merges)]))
+    sizes = {}
+    for side, of_side in (("src", symbols), ("tgt", symbols[:-9])):
+        numbered = {symbol: i for i, symbol in enumerate(["<s>", "<pad>", "</s>", "<unk>", *of_side])}
+        sizes[f"{side}_vocab_size"] = len(numbered)
+        (folder / f"vocab-{side}.json").write_text(json.dumps(numbered, ensure_ascii=False), encoding="utf-8")
+    files = {"src_vocab_file": "vocab-src.json", "tgt_vocab_file": "vocab-tgt.json", "merges_file": "merges.txt"}
+    paths = {name: str(folder / file) for name, file in files.items()}
+    hf.FSMTTokenizer(langs=["en", "de"], **paths).save_pretrained(folder)
+    config = hf.FSMTConfig(
+        langs=["en", "de"], **sizes, decoder_start_token_id=2, scale_embedding=True, tie_word_embeddings=False,
+        **SIZES, **SPECIAL,
+    )  # fmt: skip
+    save(hf.FSMTForConditionalGeneration(config), folder, forced_eos_token_id=2)
+
+
 FAMILIES: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "separate": marian,
@@ -157,6 +195,7 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "legacy": nllb,
     "mbart": mbart,
     "mbart50": mbart,
+    "fsmt": fsmt,
 }
 
 
