@@ -258,7 +258,7 @@ class SyntaxTranslationTask(TranslationTask):
     # -- training --------------------------------------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
-        """fairseq's; in training :meth:`_training_batches`, in generation the part of this process.
+        """fairseq's; in training :meth:`_training_batches`, in generation the share of this process.
 
         Raises:
             SyntaxDataError: a sentence is longer than a batch may be
@@ -278,24 +278,36 @@ class SyntaxTranslationTask(TranslationTask):
             raise SyntaxDataError(message, option=option, hint="raise it, or leave the sentence out") from error
 
     def _batch_iterator(self, dataset: Any, *args: Any, epoch: int, **kwargs: Any) -> Any:
-        if "num_shards" in kwargs and not self._criterion_built:
-            # fairseq-generate would translate all sentences in each process of torchrun.
-            from fairseq_syntax.inference.generation import warn_if_pieces_are_scored
-
-            warn_if_pieces_are_scored(self.cfg, self.directory.segmenter("target"))
-            given = kwargs["num_shards"], kwargs.get("shard_id", 0)
-            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg, given)
-        elif dataset is self.datasets.get(self.cfg.train_subset):
-            if "grouped_shuffling" in kwargs:  # passed in training only
-                return self._training_batches(dataset, *args, epoch=epoch, **kwargs)
-            # Validation on the training data gets its own iterator. fairseq would reuse that of training and so end its
-            # epoch.
+        purpose = self._purpose(dataset, kwargs)
+        if purpose == "training":
+            return self._training_batches(dataset, *args, epoch=epoch, **kwargs)
+        if purpose == "validation on the training data":
+            # It gets its own iterator. fairseq would reuse that of training and so end its epoch.
             before = dataset.epoch
             kwargs["disable_iterator_cache"] = True
             batches = super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
             dataset.set_epoch(before)
             return batches
+        if purpose == "generation":
+            from fairseq_syntax.inference.generation import warn_if_pieces_are_scored
+
+            warn_if_pieces_are_scored(self.cfg, self.directory.segmenter("target"))
+            # fairseq-generate would translate all sentences in each process of torchrun.
+            given = kwargs["num_shards"], kwargs.get("shard_id", 0)
+            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg, given)
         return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
+
+    def _purpose(self, dataset: Any, kwargs: Mapping[str, Any]) -> str:
+        """What batches are for, which fairseq does not tell a task: its callers differ only in what they pass.
+
+        Of those that name shards, only fairseq-generate has built no criterion. Of those that ask for batches of the
+        training data with a criterion, only training shuffles them in groups.
+        """
+        if "num_shards" in kwargs and not self._criterion_built:
+            return "generation"
+        if dataset is self.datasets.get(self.cfg.train_subset):
+            return "training" if "grouped_shuffling" in kwargs else "validation on the training data"
+        return "anything else"
 
     def _training_batches(self, dataset: Any, *args: Any, epoch: int, **kwargs: Any) -> Any:
         """The training batches, in the criterion's order if it has one.
