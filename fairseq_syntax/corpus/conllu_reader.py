@@ -91,7 +91,7 @@ class ConlluReader:
         for at, line in enumerate(lines, self.before + 1):
             self.last_line = at
             row = decode_line(line, self.path, at) if isinstance(line, bytes) else line.rstrip("\r\n")
-            row = row.removeprefix("\ufeff") if at == 1 else row  # of what is no file of read_raw_lines
+            row = row.removeprefix("\ufeff") if at == 1 else row  # rows that read_raw_lines has not read
             if row[:1] == "#":
                 # CoNLL-U Plus allows other columns and orders
                 if (match := _COLUMN_NAMES.match(row)) and match[1].split() != NAMES:

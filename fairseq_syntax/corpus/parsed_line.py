@@ -199,7 +199,7 @@ def check_parse(line: ParsedLine) -> ParsedLine:
         wrong(f"the heads form a cycle through word {cycle + 1}")
     for dependent, head, _, p in line.arcs or ():
         if not (0 <= dependent < n and 0 <= head < n and start_of[dependent] == start_of[head] and 0 <= p <= 1):
-            wrong(f"an arc of word {dependent + 1} leaves the sentence, or is no probability")
+            wrong(f"an arc of word {dependent + 1} leaves the sentence, or is not a probability")
     return line
 
 

@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 __all__ = ["Agreement", "WordAlignment", "agreement", "read_gold"]
 
 Weights = NDArray[np.float32]
-_UNKNOWN = "<unk>"  # fairseq's unknown piece; its brackets are no punctuation
+_UNKNOWN = "<unk>"  # fairseq's unknown piece; its brackets are not punctuation
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Generation:
                 raise SyntaxDataError(f"has no effect without {option_name(other)}", option=option_name(name))
         if getattr(args, "constraints", None) and str(self._task.cfg.syntax_input) == "conllu":
             raise SyntaxDataError(
-                "follow a sentence after a tab, and --syntax-input conllu has no such place",
+                "follow a sentence after a tab, for which --syntax-input conllu has no place",
                 option="--constraints",
                 hint="write each parse on one line, its rows joined by \\n",
             )

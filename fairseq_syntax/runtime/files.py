@@ -112,7 +112,7 @@ def _of_text(lines: Iterable[bytes], path: StrPath) -> Iterator[bytes]:
         if number == 1:
             line = without_mark(line)
         if b"\0" in line:
-            message = "a NUL, which is no character of a text; UTF-16 and UTF-32 have them, and only UTF-8 is read"
+            message = "a NUL, which text in UTF-8 does not contain; UTF-16 and UTF-32 cannot be read"
             raise SyntaxDataError(message, path=path, line=number, hint=f"{_convert()}; tr -d '\\000' removes NULs")
         yield line
 

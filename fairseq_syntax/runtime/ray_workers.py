@@ -339,7 +339,7 @@ def _reach(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if "://" in address or (colon and not port.isdigit()):
         raise SyntaxDataError(
-            f"{address} is no address of a Ray cluster's head",
+            f"{address} is not the address of a Ray cluster's head",
             hint=f"HOST:PORT, with the port {_PORT} as a rule; run the command on a node of the cluster",
         )
     host, number = (host, int(port)) if colon else (address, _PORT)
@@ -347,7 +347,7 @@ def _reach(address: str) -> None:
         with socket.create_connection((host, number), timeout=SECONDS_TO_REACH) as connection:
             connection.sendall(_HELLO)
             if connection.recv(9)[3:4] != b"\x04":
-                raise OSError(0, "what answers there is no Ray cluster")
+                raise OSError(0, "what answers there is not a Ray cluster")
     except OSError as error:
         reason = error.strerror or f"no answer in {SECONDS_TO_REACH} seconds"
         message = f"no Ray cluster is reached at {host}:{number}: {reason}"

@@ -92,7 +92,7 @@ def why_not_plain(model: Any) -> str | None:
         what = "the parser's distribution" if "arcs" in needs else "the parse"
         return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
     if not isinstance(model, SyntaxTransformerModel):
-        return None if _is_of_fairseq(model) else f"{model_name(model)} is no model of fairseq's own"
+        return None if _is_of_fairseq(model) else f"{model_name(model)} is not a model of fairseq's own"
     if acting := acting_parts(model):
         return f"{' and '.join(acting)} needs no parse, but computes what no plain Transformer does"
     return None

@@ -237,7 +237,7 @@ def _warn_of(numbers: Sequence[int], what: str) -> None:
 
 
 def _fault_of(parse: SentenceParse, n: int) -> str:
-    """The reason why this is no parse of an n-word sentence; empty if it is one. The heads need not form a tree."""
+    """The reason why this is not a parse of an n-word sentence; empty if it is one. The heads need not form a tree."""
     for name in ("heads", "deprels", "upos", "xpos"):
         if (count := len(getattr(parse, name))) != n:
             return f"{count} {name} for {n} words"

@@ -60,6 +60,6 @@ def model_folder(lang: str, model_dir: str | None) -> Path | None:
         return None
     hint = f"give --model-dir (in a recipe: models), or run: python -c \"import stanza; stanza.download('{lang}')\""
     if lang in _SIDES:
-        hint = "that is no language: give the language, such as --lang en"
+        hint = "that is not a language: give it, such as --lang en"
     message = f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/"
     raise SyntaxDataError(message, path=resources(model_dir), hint=hint)
