@@ -13,6 +13,7 @@ from fairseq_syntax.cli.arguments import SEED, probability
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import controls, header, parsed_with
 from fairseq_syntax.lab.controls import CONTROLS, Control
 from fairseq_syntax.runtime.bounds import whole
@@ -39,7 +40,11 @@ def main(args: Namespace) -> None:
     check_rereadable("a control is made in two passes over it", args.input)
     control = Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
     # The header needs the number of lines, and errors at the end of a file are found before anything is written.
-    n_lines = sum(1 for _ in read_conllu(args.input))
+    n_lines, labels = 0, DistinctLabels()
+    for line in read_conllu(args.input):
+        with errors_in(args.input, line.file_line):
+            labels.add(line)
+        n_lines += 1
     before = parsed_with(args.input) or {}
     parser_options = before | {"control": [*controls(before), *control.for_header()]}
     make_folder(Path(args.output).parent)

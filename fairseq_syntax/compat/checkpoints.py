@@ -9,6 +9,7 @@ import re
 import time
 import zipfile
 from collections import ChainMap, defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,11 @@ from omegaconf.nodes import AnyNode
 
 from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
 # In PyTorch's errors of what it does not load with weights_only: the function or class.
 _UNSAFE = re.compile(r"(?:GLOBAL|[Uu]nsupported class|unrecognized function) <?(?:built-in function |class ')?([\w.]+)")
+_STAGE = "stage"  # in extra_state
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 
@@ -93,6 +96,7 @@ def install() -> None:
         """
         if (begin := getattr(self.task, "begin_training", None)) is not None:
             begin()
+        _check_stage(self.cfg.checkpoint.save_dir)
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
@@ -100,14 +104,34 @@ def install() -> None:
 
     @functools.wraps(keep)
     def save_plugins(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        """Record the plugins that are loaded in training."""
-        return keep(self, filename, {**extra_state, plugins.RECORD: plugins.record()})
+        """Record the plugins that are loaded in training, and the recipe's stage, if it is one."""
+        stage = {_STAGE: name} if (name := os.environ.get(STAGE_VARIABLE)) else {}
+        return keep(self, filename, {**extra_state, plugins.RECORD: plugins.record(), **stage})
 
     checkpoint_utils.PathManager = WholeCopies  # only in this module of fairseq
     checkpoint_utils._torch_persistent_save = save_from_the_start
     checkpoint_utils.load_checkpoint_to_cpu = load_checked
     Trainer.load_checkpoint = ask_the_task
     Trainer.save_checkpoint = save_plugins
+
+
+def _check_stage(save_dir: str) -> None:
+    """Check that all checkpoints with which a recipe's interrupted training resumes are its own.
+
+    fairseq would resume from a copy of another seed's ``checkpoint_last.pt``, and keep another's ``checkpoint_best.pt``
+    if no later one is better.
+
+    Raises:
+        SyntaxDataError: one cannot be read, or another stage saved it
+    """
+    if not (stage := os.environ.get(STAGE_VARIABLE)):
+        return
+    for path in sorted(Path(save_dir).glob("*.pt")):
+        check_archive(path)
+        saved_by = (load_mapped(str(path)).get("extra_state") or {}).get(_STAGE)  # none before version 0.2
+        if saved_by not in (None, stage):
+            message = "is a checkpoint of another training, and this one would resume with it"
+            raise SyntaxDataError(message, path=path, hint="put its own in its place, or remove this one")
 
 
 def _allow_types() -> None:

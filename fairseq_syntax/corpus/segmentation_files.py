@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, is_conllu
+from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.segmentation_training import train_segmenter
@@ -143,8 +144,11 @@ def segment_file(
         notes = made.notes()
         if not notes:
             raise SyntaxDataError("is empty", path=path)
+        labels = DistinctLabels()
         for note in notes:
             segmenter.altered.update(note["altered"])
+            with errors_in(path):
+                labels.merge(note.get("labels", {}))  # parts of earlier versions have none
         if len(outputs) == 1:
             _parse_beside(outputs[0]).unlink(missing_ok=True)  # only now, so that it stays if the input is refused
         with ExitStack() as stack:
@@ -200,7 +204,7 @@ def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
     texts: list[str] = []
     rows: list[str] = []
     words = pieces = 0
-    spacing = Spacing()
+    spacing, labels = Spacing(), DistinctLabels()
     for line in part.lines():
         if isinstance(line, str):
             encoded = [segmenter.encode_text(line)]
@@ -209,6 +213,7 @@ def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
             forms = [token.form for token in line.tokens]
             with errors_in(part.path, line.file_line):
                 encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
+                labels.add(line)
             for token, token_pieces in zip(line.tokens, encoded):
                 token.pieces = len(token_pieces)
             rows.append(format_conllu(line))
@@ -219,6 +224,6 @@ def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
         texts.append(" ".join(flat) + "\n")
     body = "".join(texts).encode()
     note = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
-    note |= asdict(spacing)
+    note |= asdict(spacing) | {"labels": labels.labels}
     altered = dict(islice(segmenter.altered.items(), 1000))
     return note | {"altered": altered}, body + "".join(rows).encode()

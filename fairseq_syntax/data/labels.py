@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.corpus.distinct_labels import COLUMNS, NO_LABEL, raise_too_many
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.store.schema import WORD_LIMITS, StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
@@ -21,7 +22,6 @@ from fairseq_syntax.runtime.files import without_mark, write_json
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("deprel", "upos", "xpos")
 ROOT_LABEL = "root"  # the deprel of a word attached to the artificial root
 UNKNOWN = "<unk>"  # id 0: a label missing from the inventory, or no label ("_" in CoNLL-U)
 
@@ -57,16 +57,13 @@ class LabelInventory:
         ids, names = self._ids[column], self.labels[column]
         if label in ids:
             return ids[label]
-        if label == "_":  # a missing label does not count as an unknown one, for which there is a warning
+        if label == NO_LABEL:  # a missing label does not count as an unknown one, for which there is a warning
             return 0
         if self.frozen:
             self.unknown[f"{column}={label}"] += 1
             return 0
         if len(names) > WORD_LIMITS[column]:
-            raise SyntaxDataError(
-                f"{column} {label!r} exceeds the limit: a store has room for {WORD_LIMITS[column]} different ones",
-                hint="are these labels, or something else in their column?",
-            )
+            raise_too_many(column, label)
         ids[label] = len(names)
         names.append(label)
         return ids[label]

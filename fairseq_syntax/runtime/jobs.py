@@ -38,6 +38,9 @@ from fairseq_syntax.runtime.files import (
 )
 from fairseq_syntax.runtime.locks import locked
 
+# In the environment of a recipe's training: the fingerprint of its stage, which its checkpoints record.
+STAGE_VARIABLE = "FAIRSEQ_SYNTAX_STAGE"
+
 
 @dataclass(frozen=True)
 class RecordedStep:

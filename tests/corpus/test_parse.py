@@ -888,3 +888,42 @@ def test_the_parser_of_the_guide(text, monkeypatch):
     lines = list(read_conllu(output))
     assert [text_of(line) for line in lines] == [line.strip() for line in TEXT]
     assert all(line.heads == [max(0, word - 1) for word in range(len(line.words))] for line in lines)
+
+
+# ----------------------------------------------------------------------------------------------------- many labels
+
+
+@pytest.mark.parametrize(("column", "count"), [("upos", 80), ("deprel", 1100), ("arcs", 1100)])
+def test_more_labels_than_a_store_has_room_for_are_told_by_the_first_step_that_reads_them(
+    tmp_path, column, count, monkeypatch
+):
+    """Not only by fairseq-preprocess, after days of parsing and segmentation."""
+    text, other = tmp_path / "text.en", tmp_path / "other.conllu"
+    text.write_text("one two three four\n" * (count // 4), encoding="utf-8")
+    names = iter(range(10 * count))
+
+    def chain(self, words):
+        """The chain, in which each word has a label of its own."""
+        labels = [f"L{next(names)}" for _ in words]
+        arcs = [(i + 1, i, label if column == "arcs" else "dep", 0.9) for i, label in enumerate(labels)]
+        columns = {"deprels": labels} if column == "deprel" else {"upos": labels} if column == "upos" else {}
+        return replace(plain(self, words), **columns, arcs=arcs if self.options.distributions else None)
+
+    plain = chain_parser.ChainParser.chain
+    monkeypatch.setattr(chain_parser.ChainParser, "chain", chain)
+    distributions = replace(CHAIN, distributions=True)
+    limit = {"upos": ("upos", "63"), "deprel": ("deprel", "1,023"), "arcs": ("deprel", "1,023")}[column]
+    with data_error(*limit, path="text.en"):  # each part has fewer
+        parse_corpus(Job(text, tmp_path / "out.conllu", distributions, part_lines=10))
+    with other.open("w", encoding="utf-8") as file:
+        for number, line in enumerate(load_parser(distributions).parse(text.read_text("utf-8").splitlines())):
+            line.line_number = number
+            write_conllu(file, line)
+    with data_error(*limit, path="other.conllu"):
+        pass_on(other, tmp_path / "out.conllu")
+    for command in (
+        ["control", "linear", "--output", tmp_path / "control.conllu", "--input", other],
+        ["segment", "--lang", "en", "--output", tmp_path / "pieces", "--train", "words", "--input", other],
+    ):
+        refused(command, *limit, path="other.conllu")
+    assert not [path for path in tmp_path.rglob("*.conllu") if path != other]

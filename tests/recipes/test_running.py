@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import re
@@ -34,6 +35,7 @@ from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import Stage, StageCommand, states
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -300,6 +302,41 @@ def test_what_is_damaged_or_not_what_was_made_is_made_anew(recipe):
     shutil.rmtree(folder / ".stages")
     failed = Work(plan).run(Runner(folder, 2, work.variables))
     assert sorted(failed) == sorted(f"train {run}" for run in plan.runs) and content(folder) == before
+
+
+LOG = "{time} | epoch 001 | valid on 'valid' subset | loss 3 | ppl 8 | num_updates 20\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("finished")
+def test_figures_of_another_log_are_not_reported(recipe, caplog):
+    """Another's train.log, and none; a lost one costs no training."""
+    plan = Plan(load(recipe), recipe)
+    runs = plan.runs
+    for run_ in runs:  # the quick training writes no log
+        stage, record = plan.train(run_), plan.folder / ".stages" / f".train.{run_.system}.{run_.seed}.made.json"
+        stage.log.write_text(LOG.format(time=run_), "utf-8")
+        made = json.loads(record.read_text("utf-8"))
+        made["note"]["log"] = hashlib.sha256(stage.log.read_bytes()).hexdigest()
+        record.write_text(json.dumps(made), "utf-8")
+    work = Work(plan)
+    assert {*work.results().curves} == {*runs} and not caplog.records
+    shutil.copy(plan.train(runs[1]).log, plan.train(runs[0]).log)
+    plan.train(runs[2]).log.unlink()
+    assert {*work.results().curves} == {runs[1], runs[3]}
+    assert len([r for r in caplog.records if "train.log" in r.getMessage()]) == 2
+    assert run(recipe)[1] == []
+
+
+def test_a_training_records_its_log_and_knows_its_stage(tmp_path):
+    script = f"echo ${STAGE_VARIABLE} > {tmp_path}/model.pt; echo log > {tmp_path}/train.log"
+    command = StageCommand(["bash", "-c", script])
+    made, log, stamp = tmp_path / "model.pt", tmp_path / "train.log", tmp_path / "stamp"
+    stage = Stage("train", "train a/1", (command,), (made,), stamp, log=log, resumed=(f"{tmp_path}/*.pt",))
+    assert Runner(tmp_path).run([stage]) == []
+    assert made.read_text().strip() == read_record(stamp)["made_from"] and stage.log_is_its_own()
+    log.write_text("of another\n")
+    assert not stage.log_is_its_own() and stage.is_done()
 
 
 @pytest.mark.slow

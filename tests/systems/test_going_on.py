@@ -13,6 +13,7 @@ from data_errors import data_error
 from toy_data import fairseq, preprocess_options
 
 from fairseq_syntax.compat import checkpoints
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
 LABELS = {"arch": "sennrich_haddow_transformer", "label_features": "deprel:4", **SHORT}
@@ -124,6 +125,28 @@ def test_a_run_does_not_go_on_from_a_part_of_a_checkpoint(toy, of_labels, tmp_pa
     file.write_bytes({"none": b"", "some": whole[:1000], "most": whole[:-10], "text": b"no checkpoint"}[part])
     with data_error("--restore-file", path="checkpoint_last.pt"):
         toy_data.train(toy.data, tmp_path / "on", **{**LABELS, "max_update": 2})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("swapped", ["checkpoint_last.pt", "checkpoint_best.pt"])
+def test_a_recipes_training_does_not_go_on_with_the_checkpoint_of_another(toy, tmp_path, monkeypatch, swapped):
+    """Of another seed, of the same architecture and data: nothing else would see it."""
+    on, other = tmp_path / "on", tmp_path / "other"
+    for seed, save in ((1, on), (2, other)):
+        monkeypatch.setenv(STAGE_VARIABLE, f"stage {seed}")
+        toy_data.train(toy.data, save, **SHORT, seed=seed)
+    shutil.copytree(on, tmp_path / "whole")
+    shutil.copy(other / swapped, on / swapped)
+    monkeypatch.setenv(STAGE_VARIABLE, "stage 1")
+    with data_error(path=swapped):
+        toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)
+    assert toy_data.train(toy.data, tmp_path / "whole", **{**SHORT, "max_update": 2}, seed=1)
+    (on / swapped).write_bytes((on / swapped).read_bytes()[:1000])
+    with data_error(path=swapped):
+        toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)
+    monkeypatch.delenv(STAGE_VARIABLE)  # elsewhere, anything may be restored
+    shutil.copy(other / "checkpoint_last.pt", on / "checkpoint_last.pt")
+    assert toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)
 
 
 def test_a_damaged_checkpoint_is_an_error_whatever_reading_it_meets(tmp_path):

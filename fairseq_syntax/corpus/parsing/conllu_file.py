@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu
+from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError
@@ -44,7 +45,7 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
             raise SyntaxDataError("is empty", path=parse if text is None else text)
         texts = read_lines(text) if text is not None else ()
         lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
-        spacing = Spacing()
+        spacing, labels = Spacing(), DistinctLabels()
         with atomic_open(output) as file:
             file.write(header(n_lines, parsed_with=parsed_with(parse)))
             for line, expected in zip_longest(lines, texts):
@@ -55,6 +56,8 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
                     file.write("\n")  # ends the header if line 1 has no sentence
                 file.write(format_conllu(line))
                 spacing.add(line)
+                with errors_in(parse, line.file_line):
+                    labels.add(line)
             step.begin()  # only here, so that a rejected parse does not invalidate the existing output
         if text is None:
             spacing.warn(parse)

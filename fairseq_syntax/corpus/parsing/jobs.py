@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu
+from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
@@ -165,7 +166,10 @@ def merge(job: Job) -> Path:
 def _write(job: Job, made: MadeParts) -> None:
     with atomic_open_binary(job.output) as file:
         file.write(header(job.n_lines, parsed_with={**job.options.of_the_result, "models": job.models}).encode())
-        for _, body in made:
+        labels = DistinctLabels()
+        for note, body in made:
+            with errors_in(job.text):
+                labels.merge(note.get("labels", {}))  # parts of earlier versions have none
             file.write(body)
 
 
@@ -211,9 +215,10 @@ class _ParsePart:
             parsed = self.parser.parse(lines, first_line=part.start)
             if len(parsed) != len(lines):  # otherwise the following parts would have wrong line numbers
                 raise SyntaxDataError(f"{len(lines)} lines went into the parser, {len(parsed)} came out")
-        rows = []
+        rows, labels = [], DistinctLabels()
         for line in parsed:
             with errors_in(part.path, line.line_number + 1):
                 # A parser may not return a tree, which should be reported before the merge.
                 rows.append(format_conllu(check_parse(line)))
-        return {}, "".join(rows).encode()
+                labels.add(line)
+        return {"labels": labels.labels}, "".join(rows).encode()

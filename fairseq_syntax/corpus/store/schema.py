@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
+from fairseq_syntax.corpus.distinct_labels import ROOM
+
 VERSION = 2
 STORE_SUFFIX = ".syntax.arrow"
 METADATA_KEY = b"fairseq_syntax"
@@ -24,13 +26,11 @@ LIMIT = 65_535  # word indices and labels are 16-bit numbers
 # The four 16-bit numbers of a word, which together are copied as one 64-bit number.
 HEAD, PIECES, XPOS, LABELS = range(4)
 FIRST_OF_SENTENCE = 1 << 15  # a flag in PIECES
-DEPREL_BITS = 10  # the lower bits of LABELS; the upper six are the UPOS
+DEPREL_BITS = ROOM["deprel"].bit_length()  # the lower bits of LABELS; the upper six are the UPOS
 WORD_LIMITS = {
     "head": LIMIT,
     "pieces": FIRST_OF_SENTENCE - 1,
-    "xpos": LIMIT,
-    "deprel": (1 << DEPREL_BITS) - 1,
-    "upos": (1 << 16 - DEPREL_BITS) - 1,
+    **ROOM,
 }
 # The four numbers of an arc.
 ARC_DEPENDENT, ARC_HEAD, ARC_LABEL, ARC_PROB = range(4)

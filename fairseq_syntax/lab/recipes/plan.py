@@ -153,7 +153,12 @@ class Plan(Layout):
             files = {**select, "output": Out(self.checkpoint(run))}
             commands.append(StageCommand(list(map(_free, ["fairseq-syntax", "average", Out(folder), *options(files)]))))
         reads, resumed = self.reads(run, "train", "valid"), (f"{folder}/*.pt", f"{folder}/train.log")
-        more: dict[str, Any] = {"reads": reads, "resumed": resumed, "plugins": self.plugins(run.system)}
+        more: dict[str, Any] = {
+            "reads": reads,
+            "resumed": resumed,
+            "log": log.path,
+            "plugins": self.plugins(run.system),
+        }
         return self.stage("train", f"train {run}", commands, made, run=str(run), **more)
 
     def _averaged(self) -> tuple[str, str]:

@@ -33,8 +33,8 @@ from fairseq_syntax.lab.recipes.stages import (
 )
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
-from fairseq_syntax.runtime.files import make_folder
-from fairseq_syntax.runtime.jobs import RecordedStep
+from fairseq_syntax.runtime.files import file_sha256, make_folder
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, RecordedStep
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -153,9 +153,10 @@ class Runner:
         # Only for this start: its end is shown on failure, and gives the progress of training.
         log.write_bytes(b"")
         gpus = self._free_gpus.get()
+        own = {STAGE_VARIABLE: step.made_from} if stage.resumed else {}
         try:
             for command in stage.commands:
-                status = self._run(command, log, gpus)
+                status = self._run(command, log, {**own, **gpus})
                 if status or self._stopped:
                     raise SyntaxDataError(f"exit status {status}; {_end_of(log)}")
         finally:
@@ -167,7 +168,10 @@ class Runner:
         commands = [str(command) for command in stage.commands]
         # Readers may write next to the corpus, which does not make it another one.
         step = stage.step() if stage.listed else step
-        step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
+        note = {"seconds": seconds, "commands": commands, "hardware": hardware()}
+        if stage.log is not None and stage.log.is_file():
+            note["log"] = file_sha256(stage.log)
+        step.finish(note)
         self.say(f"{stage.name}: done in {duration(seconds)}")
 
     def say(self, text: str) -> None:
@@ -178,14 +182,14 @@ class Runner:
         """The log of a stage's commands."""
         return self.folder / "logs" / f"{stage.stamp.name}.log"
 
-    def _run(self, command: StageCommand, log: Path, gpus: Mapping[str, str]) -> int:
+    def _run(self, command: StageCommand, log: Path, variables: Mapping[str, str]) -> int:
         """Run a command here or on the cluster; returns its exit status."""
         with log.open("ab") as stream:
             stream.write(f"$ {command}\n".encode())
         output = None if command.stdout is None else os.path.abspath(command.stdout)
         run = partial(run_command, started=self._started) if self.cluster is None else self.cluster.command
         where, log_path = os.getcwd(), os.path.abspath(log)
-        env = {**self.variables, **command.variables(), **gpus}
+        env = {**self.variables, **command.variables(), **variables}
         return run(command.arguments(), cwd=where, env=env, log=log_path, output=output)
 
     def _started(self, process: subprocess.Popen) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 from fairseq_syntax.runtime.jobs import read_record
+
+logger = logging.getLogger(__name__)
 
 
 class Work:
@@ -174,8 +177,11 @@ class Work:
         for run in finished:
             log, is_kept = self.plan.model(run) / "train.log", run in self.kept_runs
             # A stored run's folder may contain a model of other settings.
-            if log.exists() and (not is_kept or self._is_made(run)):
-                results.curves[run] = read_curves(log)
+            if not is_kept or self._is_made(run):
+                if not self.plan.train(run).log_is_its_own():
+                    logger.warning("%s is not the log of its training: the report is without its figures", log)
+                elif log.exists():
+                    results.curves[run] = read_curves(log)
             results.facts[run] = self.kept.runs[str(run)]["facts"] if is_kept else self._facts(run, results)
         return results
 

@@ -127,6 +127,7 @@ class Stage:
             records and locks next to their outputs
         reads: inputs in addition to those in the commands' words
         listed: folders whose file names and sizes count
+        log: a log that a command writes for the report: it does not make the stage another one, but it is recorded
         resumed: patterns of files next to the outputs with which the commands would resume
         run: the system and seed that it belongs to, if any
         about: further values on which it depends
@@ -140,6 +141,7 @@ class Stage:
     stamp: Path
     reads: tuple[Path, ...] = ()
     listed: tuple[Path, ...] = ()
+    log: Path | None = None
     resumed: tuple[str, ...] = ()
     run: str | None = None
     about: tuple[str, ...] = ()
@@ -167,6 +169,11 @@ class Stage:
     def is_done(self) -> bool:
         """Whether all outputs exist and were made from the current inputs."""
         return not self.missing() and self.step().record() is not None
+
+    def log_is_its_own(self) -> bool:
+        """Whether its log is the one of its commands, as far as is recorded."""
+        digest = ((read_record(self.stamp) or {}).get("note") or {}).get("log")
+        return self.log is None or digest is None or (self.log.is_file() and file_sha256(self.log) == digest)
 
     def is_stale(self) -> bool:
         """Whether its outputs, if any, were made from other inputs than the current ones; False if one is missing."""
