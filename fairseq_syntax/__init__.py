@@ -1,7 +1,8 @@
 """Syntax-aware neural machine translation for fairseq; pass this package to ``--user-dir``.
 
 Importing this package has no side effects unless fairseq has been imported already, as in fairseq's commands; then it
-registers the task, models and criteria. Other programs that load models call :func:`register`.
+registers the task, models and criteria, otherwise as soon as one of fairseq's commands is imported. Other programs that
+load models call :func:`register`.
 """
 
 import os
@@ -88,5 +89,20 @@ def _load_plugins() -> None:
     plugins.load_installed()
 
 
+class _BeforeCommandsOfFairseq:
+    """A finder of modules that finds none, and registers this package when ``fairseq_cli`` is imported after it.
+
+    fairseq does not import a ``--user-dir`` that is imported already, so its command would not know ``--task``.
+    """
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "fairseq_cli":
+            sys.meta_path.remove(cls)
+            register()
+
+
 if "fairseq" in sys.modules:
     register()
+else:
+    sys.meta_path.insert(0, _BeforeCommandsOfFairseq)

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,18 +16,20 @@ from fairseq.distributed import utils
 from fairseq.logging import progress_bar
 from fairseq.models import distributed_fairseq_model as wrapping
 from fairseq.modules import LayerDropModuleList
-from torch import nn
+from torch import distributed, nn
 
 from fairseq_syntax.compat.stopping import forget_counts
 from fairseq_syntax.errors import SyntaxDataError
 
 OPEN_FILES = 128  # needed for training
+ATTEMPT = "attempt"  # the scheme of an address by which the processes of a restart find each other
 
 
 def install() -> None:
     """Allow several processes without a GPU, make trainings in one process independent, and open logs once."""
     if not torch.cuda.is_available():
         _run_without_gpus()
+        distributed.register_rendezvous_handler(ATTEMPT, _meet_in_attempt)
     _check_dropped_layers()
     _begin_trainings_anew()
     _log_once()
@@ -90,7 +93,10 @@ def _start_processes(options: Any) -> bool:
     launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
     # A launcher with one process sets them too, but then there is no other process.
     if options.distributed_init_method is None and launched and int(os.environ["WORLD_SIZE"]) > 1:
-        options.distributed_init_method = "env://"
+        # How often other nodes have restarted is unknown.
+        is_restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        one_node = os.environ.get("GROUP_WORLD_SIZE") == "1"
+        options.distributed_init_method = f"{ATTEMPT}://" if is_restarted and one_node else "env://"
         options.distributed_world_size = int(os.environ["WORLD_SIZE"])
         options.distributed_rank = int(os.environ["RANK"])
         options.distributed_no_spawn = True
@@ -108,6 +114,18 @@ def _start_processes(options: Any) -> bool:
         free.bind(("127.0.0.1", 0))
         options.distributed_init_method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     return True
+
+
+def _meet_in_attempt(url: str, **options: Any) -> Iterator[tuple[distributed.Store, int, int]]:
+    """PyTorch's ``env://`` for processes that ``torchrun --max-restarts`` has started again.
+
+    All attempts share a store (https://github.com/pytorch/pytorch/issues/135712), where the new processes may find the
+    addresses of ended ones, for which they would wait for half an hour. Here each attempt has its own keys.
+    """
+    timeout = {name: value for name, value in options.items() if name == "timeout"}
+    store, rank, size = next(distributed.rendezvous("env://", **timeout))
+    yield distributed.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store), rank, size
+    raise RuntimeError("the processes of an attempt meet once")
 
 
 def _begin_trainings_anew() -> None:

@@ -5,6 +5,7 @@ fairseq-interactive builds its batches from tokens alone: :class:`InteractiveBat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -21,6 +22,8 @@ from fairseq_syntax.inference.alignment import PieceText
 from fairseq_syntax.inference.sentences import Sentence, is_row_of_block, with_written_tabs
 from fairseq_syntax.inference.text_input import EncodedLine, TextInput
 from fairseq_syntax.runtime.files import read_lines, read_stdin
+
+logger = logging.getLogger(__name__)
 
 
 class InteractiveInput(TextInput):
@@ -110,10 +113,21 @@ class InteractiveBatches:
                 hint = "encode all sentences of a batch together, right before: task.encode_raw([text, …])"
                 raise SyntaxDataError("these are not the sentences encoded last, whose parses are at hand", hint=hint)
             lines = [EncodedLine("", None, of_line.numpy()) for of_line in tokens]
+        if constraints is not None:
+            self._warn_of_unknown(constraints)
         dataset: _NotingDataset = self.source.dataset(lines, constraints, _NotingDataset)
         dataset.first, self._read = self._read, self._read + len(tokens)
         dataset.batches = self._batches = []  # without what was not translated before
         return dataset
+
+    def _warn_of_unknown(self, constraints: torch.Tensor) -> None:
+        """Warn of constraints, [B, N] int64 with their number and their pieces, that the model does not know."""
+        is_unknown = (constraints[:, 1:] == self.source.task.target_dictionary.unk()).any(dim=1)
+        for place in is_unknown.nonzero()[:, 0].tolist():
+            logger.warning(
+                "line %d: the model does not know all pieces of the constraints, and brings <unk> into the translation",
+                self._read + place + 1,
+            )
 
     def text_of(self, number: int) -> PieceText | None:
         """The words and pieces of the line with this ``id`` of a batch; None if it is not one of those encoded last."""

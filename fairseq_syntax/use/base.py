@@ -40,7 +40,8 @@ class Translation:
 
     Attributes:
         text, pieces: the model's output as text and as subword pieces
-        score: the mean log-probability of the pieces (base e)
+        score: the log-probability (base e, at the search's ``temperature``) over the number of pieces with ``</s>`` to
+            the power of ``lenpen``: with the defaults, the mean; with ``unnormalized``, the sum
         alignment: the word alignment with the source, if requested
         error: the reason if the sentence could not be translated; the text is empty then
         cut: whether the length limit was reached (``max_len_a``, ``max_len_b``), so that the end may be missing

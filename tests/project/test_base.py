@@ -1,6 +1,8 @@
 """A fairseq that the plugin cannot build on is refused where it is registered, with what to install."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from runpy import run_path
 
@@ -86,3 +88,17 @@ def test_the_page_says_what_each_distribution_of_the_base_is_for():
     names = re.findall(r'^    "([\w-]+)', required, re.M)
     listed = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", table, re.M) for name in row.split(",")}
     assert len(names) > 10 and listed - {"distribution"} == set(names)
+
+
+@pytest.mark.slow
+def test_a_package_that_is_imported_first_is_registered_with_a_command_of_fairseq():
+    """fairseq takes its ``--user-dir`` as loaded then, and would not know ``--task``."""
+    code = """if True:
+        import sys
+        import fairseq_syntax
+        assert "fairseq" not in sys.modules
+        from fairseq_cli import train
+        from fairseq.tasks import TASK_REGISTRY
+        assert "syntax_translation" in TASK_REGISTRY
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)

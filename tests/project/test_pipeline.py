@@ -174,6 +174,15 @@ def test_words_of_constraints_are_segmented(toy, trained, tmp_path):
         assert word in found[1].split() and "unk" not in found[1]
 
 
+def test_constraints_that_the_model_does_not_know_are_told(toy, trained, tmp_path, caplog):
+    """Their pieces become ``<unk>``, which the search brings into the translation."""
+    source, line = tmp_path / "constrained", flatten(toy.lines["test"][0])
+    source.write_text(f"{line}\tGIRL\n{line}\tGIRL\tżółć\n{line}\n", encoding="utf-8")
+    printed = interactive(toy.data, trained, source, "--constraints", "--max-len-b", 100, "--buffer-size", 2)
+    assert ["unk" in text for _, text in printed.values()] == [False, True, False]
+    assert [r.getMessage().partition(":")[0] for r in caplog.records if "<unk>" in r.getMessage()] == ["line 2"]
+
+
 def test_constraints_need_a_line(toy, trained, tmp_path):
     with data_error("--syntax-input", option="--constraints"):
         interactive(toy.data, trained, toy.raw / "test.en.conllu", "--syntax-input", "conllu", "--constraints")

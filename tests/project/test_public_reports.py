@@ -1,4 +1,4 @@
-"""Reports of users of fairseq, sentencepiece, Stanza and CTranslate2, tried here: what was wrong stays mended.
+"""Reports of users of fairseq, sentencepiece, Stanza, CTranslate2 and PyTorch, tried here: what was wrong stays mended.
 
 Those of servers are in ``test_libretranslate``.
 """
@@ -19,6 +19,7 @@ from fairseq_syntax.corpus.parsing.stanza import StanzaTokenizer
 from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.use.export import export
+from fairseq_syntax.use.translator import Translator
 
 
 def test_a_checkpoint_that_is_saved_at_the_second_attempt_can_be_read(tmp_path, monkeypatch):
@@ -109,6 +110,20 @@ def test_a_prefix_of_an_empty_reference_forces_nothing(toy, tmp_path):
     assert rows["T-5"] == [] and "H-5" in rows
     for number in range(len(toy.lines["test"])):
         assert rows[f"H-{number}"][:2] == rows[f"T-{number}"][:2] or not rows[f"T-{number}"]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_translates_the_same(toy, trained):
+    """In batches of other lengths than the first, where a graph may be of one length."""
+    sentences = sorted(toy.lines["test"], key=lambda line: len(line.words))
+    plain = Translator.load(trained, toy.data, batch_size=3)
+    expected = [(str(one), one.score) for one in plain.translate(sentences)]
+    compiled = Translator.load(trained, toy.data, batch_size=3)
+    compiled.models[0].compile(backend="eager")
+    compiled.models[0].encoder.compile(backend="eager")
+    found = [(str(one), one.score) for one in compiled.translate(sentences)]
+    assert [text for text, _ in found] == [text for text, _ in expected]
+    assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
 
 
 def test_a_part_that_ctranslate2_has_no_place_for_is_told(toy, tmp_path):

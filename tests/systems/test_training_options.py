@@ -123,6 +123,19 @@ def test_the_worst_checkpoint_is_not_saved_as_the_best(train, options):
         train(*options)
 
 
+def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tmp_path):
+    """fairseq ends in a KeyError after the first epoch. The check advances no random generator."""
+    with data_error("pll", "ppl", option="--best-checkpoint-metric"):
+        train(folder=tmp_path / "refused", best_checkpoint_metric="pll")
+    assert not [*(tmp_path / "refused").glob("*.pt")]
+    found = train(best_checkpoint_metric="ppl")
+    assert torch.equal(found.parameters, train.default.parameters)
+    assert found.state()["extra_state"]["best"] == pytest.approx(min(row["ppl"] for row in found.valid))
+    with data_error("--eval-bleu", option="--best-checkpoint-metric"):
+        train("--maximize-best-checkpoint-metric", folder=tmp_path / "bleu", best_checkpoint_metric="bleu")
+    train("--disable-validation", best_checkpoint_metric="pll", max_epoch=1)  # where it is not looked for
+
+
 def test_gradients_that_are_not_finite_are_named(train, monkeypatch):
     from fairseq.models.transformer import TransformerModel
 

@@ -12,6 +12,7 @@ from fairseq.dataclass import utils
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from torch import distributed
 
 from fairseq_syntax.compat.processes import _start_processes
 
@@ -119,6 +120,27 @@ def test_several_processes_without_a_gpu(monkeypatch):
         monkeypatch.setenv(name, value)
     assert not _start_processes(given)
     assert (given.distributed_rank, given.distributed_world_size, given.distributed_no_spawn) == (1, 3, True)
+
+
+def test_the_processes_of_a_restart_do_not_find_those_before(monkeypatch):
+    """``torchrun --max-restarts``: all attempts share a store, with the addresses of processes that were killed."""
+    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
+    for name, value in {**torchrun, "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    stores = []
+    for attempt in "012":
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        given = DistributedTrainingConfig()
+        assert not _start_processes(given)
+        store, rank, size = next(distributed.rendezvous(given.distributed_init_method, 0, 2))
+        assert (rank, size) == (0, 2) and not store.check(["address"])
+        store.set("address", attempt)
+        stores.append(store)
+    assert [store.get("address").decode() for store in stores] == [*"012"]
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    given = DistributedTrainingConfig()
+    assert not _start_processes(given) and given.distributed_init_method == "env://"
 
 
 @pytest.mark.slow

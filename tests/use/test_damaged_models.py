@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 import toy_data
+from composed import composed_quickly
 from data_errors import data_error
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from untrained import untrained
 
 from fairseq_syntax.cli import main as command
@@ -124,6 +127,29 @@ def test_a_second_training_in_one_folder_is_refused(tmp_path):
     other.communicate("")
     hold_folder(tmp_path)
     hold_folder(tmp_path)  # a second training of one process, after the first
+
+
+def test_a_model_is_built_in_a_folder_that_another_process_trains_in(toy, tmp_path):
+    """The lock is the training's: two programs that only build a model do not meet, and leave none."""
+    hold = "import sys; from fairseq_syntax.runtime.locks import hold_folder; hold_folder(sys.argv[1]);"
+    hold += "print('held', flush=True); sys.stdin.read()"
+    folder, free = tmp_path / "held", tmp_path / "free"
+    folder.mkdir()
+    argv = [sys.executable, "-c", hold, str(folder)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        for save_dir in (folder, folder, free):
+            given = [str(toy.data), "--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
+            given += ["--arch", "transformer", "--save-dir", str(save_dir)]
+            args = options.parse_args_and_arch(options.get_training_parser(), given)
+            with composed_quickly():
+                cfg = convert_namespace_to_omegaconf(args)
+            assert tasks.setup_task(cfg.task).build_model(cfg.model)
+        with data_error(path=folder):
+            toy_data.train(toy.data, folder, max_epoch=1)
+        other.communicate("")
+    assert not free.exists()
+    assert toy_data.train(toy.data, folder, max_epoch=1)
 
 
 @pytest.mark.parametrize("what", ["data", "models"])
