@@ -1,8 +1,9 @@
-"""Import a model of Hugging Face's transformers, such as one of OPUS-MT.
+"""Import a model of Hugging Face's transformers, such as one of OPUS-MT, or a multilingual checkpoint of fairseq.
 
-The folder is read from the disk, without running code from it, and nothing is downloaded. The output folder has a
-checkpoint, its dictionaries and its segmentation: to translate and serve, and to train further, with or without a
-parse. If transformers is installed, the two models are compared, and nothing is written if they differ.
+The folder is read from the disk, without running code from it, and nothing is downloaded. A checkpoint of fairseq
+(mBART, M2M-100) has its dictionary and its segmentation beside it. The output folder has a checkpoint, its dictionaries
+and its segmentation: to translate and serve, and to train further, with or without a parse. The two models are
+compared, a folder of transformers if that is installed, and nothing is written if they differ.
 
     fairseq-syntax import opus-mt-en-de --output opus-en-de
 """
@@ -15,7 +16,7 @@ from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.runtime.console import finished
 
 ARGUMENTS = [
-    Option("folder FOLDER", "the model, as transformers saves it"),
+    Option("folder FOLDER", "the model, as transformers saves it; or a checkpoint of fairseq"),
     OUTPUT_FOLDER,
     Option("-s --source-lang LANG", "the source language, as in the names of your files (default: the folder's)"),
     Option("-t --target-lang LANG", "the target language, likewise"),
@@ -45,6 +46,6 @@ def main(args: Namespace) -> None:
         print("not compared with transformers, which is not installed: pip install 'fairseq-syntax[transformers]'")
     else:
         states, log_probabilities = vars(imported.comparison).values()
-        print(f"as in transformers: states within {states:.1g}, log-probabilities within {log_probabilities:.1g}")
+        print(f"as in the original: states within {states:.1g}, log-probabilities within {log_probabilities:.1g}")
     what = f"a {imported.family} model of {imported.parameters / 1e6:.1f} million parameters"
     finished(args.output, what, f"fairseq-syntax translate {quote(args.output)} --input FILE")

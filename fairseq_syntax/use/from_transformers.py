@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
@@ -22,7 +22,7 @@ from fairseq_syntax.corpus.segmentation import RESERVED, SEPARATOR, Segmenter, S
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import PositionsFromZero, is_target_tag, language_options
 from fairseq_syntax.runtime.files import errors_in
-from fairseq_syntax.use.hugging_face import PretrainedFolder
+from fairseq_syntax.use.hugging_face import PretrainedFolder, Weights
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every fairseq dictionary
 SIDES = {"source": "encoder", "target": "decoder"}
@@ -58,12 +58,32 @@ class Vocabulary:
         return Vocabulary([self.symbols[i] for i in chosen], [self.rows[i] for i in chosen])
 
 
+class PretrainedSource(Protocol):
+    """Where a model is read from.
+
+    Attributes:
+        path: the folder or file
+    """
+
+    path: Path
+
+    @property
+    def weights(self) -> Weights: ...
+
+    def language(self, side: str) -> str | None:
+        """The language of a side (``source``, ``target``), as it names it; None if it does not say it."""
+
+    def reference(self) -> Any:
+        """The model as the program computes it that it is from; None if that is not installed."""
+
+
 @dataclass
 class Pretrained:
-    """A model in a folder of transformers, without its parameters.
+    """A model in a folder of transformers, or of fairseq's own, without its parameters.
 
     Attributes:
         family: the name of its kind, for messages
+        folder: where it is
         options: the options of ``syntax_transformer``, without sizes of the vocabulary
         vocabularies: of ``source`` and ``target``
         segmenters: likewise
@@ -73,7 +93,7 @@ class Pretrained:
     """
 
     family: str
-    folder: PretrainedFolder
+    folder: PretrainedSource
     options: dict[str, Any]
     vocabularies: dict[str, Vocabulary]
     segmenters: dict[str, Segmenter]
@@ -112,19 +132,9 @@ def read_pretrained(path: Path, source_lang: str | None = None, target_lang: str
     pretrained.search = _search(folder)
     if pretrained.languages:
         given = {"source": source_lang, "target": target_lang}
-        langs = {side: lang or tokenizer_language(folder, side) for side, lang in given.items()}
+        langs = {side: lang or folder.language(side) for side, lang in given.items()}
         pretrained.options |= language_options(pretrained.languages, langs["source"], langs["target"])
     return pretrained
-
-
-def tokenizer_language(folder: PretrainedFolder, side: str) -> str | None:
-    """The language of a side by ``tokenizer_config.json``; None if it does not say it."""
-    lang = folder.tokenizer.get({"source": "source_lang", "target": "target_lang"}[side])
-    lang = lang or folder.tokenizer.get({"source": "src_lang", "target": "tgt_lang"}[side])
-    langs = folder.config.get("langs")  # FSMT
-    if not lang and isinstance(langs, list) and len(langs) == 2:
-        lang = langs[list(SIDES).index(side)]
-    return lang if isinstance(lang, str) and lang else None
 
 
 def parameters(pretrained: Pretrained, model: torch.nn.Module) -> dict[str, Tensor]:
@@ -161,7 +171,7 @@ def parameters(pretrained: Pretrained, model: torch.nn.Module) -> dict[str, Tens
         _check_positions(pretrained, side)
     weights.check_all_read()
     if wrong := [name for name in shapes if name not in state or tuple(state[name].shape) != shapes[name]]:
-        raise SyntaxDataError(f"has no counterpart of {wrong[0]}", path=pretrained.folder.path / "config.json")
+        raise SyntaxDataError(f"has no counterpart of {wrong[0]}", path=pretrained.folder.path)
     return state
 
 

@@ -101,12 +101,36 @@ class PretrainedFolder:
             raise SyntaxDataError("two symbols have the same id", path=self.path / name)
         return symbols
 
+    def language(self, side: str) -> str | None:
+        """The language of a side (``source``, ``target``) by its configuration; None if it does not say it."""
+        langs = self.config.get("langs")  # FSMT
+        of_pair = dict(zip(("source", "target"), langs)) if isinstance(langs, list) else {}
+        names = {"source": ("source_lang", "src_lang"), "target": ("target_lang", "tgt_lang")}[side]
+        lang = self.tokenizer.get(names[0]) or self.tokenizer.get(names[1]) or of_pair.get(side)
+        return lang if isinstance(lang, str) and lang else None
+
+    def reference(self) -> Any:
+        """transformers' model in float32; None if it is not installed.
+
+        Raises:
+            SyntaxDataError: transformers does not load it
+        """
+        try:
+            load = import_transformers().AutoModelForSeq2SeqLM.from_pretrained
+        except SyntaxDataError:
+            return None
+        try:
+            return load(self.path, dtype=torch.float32, local_files_only=True).eval()
+        except Exception as error:  # whatever its own checks find
+            reason = str(error).strip().partition("\n")[0]
+            raise SyntaxDataError(f"transformers does not load it: {reason}"[:300], path=self.path) from error
+
     @cached_property
     def weights(self) -> Weights:
         """The parameters."""
         return Weights(dict(self._files()))
 
-    def _files(self) -> Iterator[tuple[str, _File]]:
+    def _files(self) -> Iterator[tuple[str, ParameterFile]]:
         """Each parameter's name, with the file that contains it."""
         for name, reader in ((SAFETENSORS, _Safetensors), (PICKLED, _Pickled)):
             path, index = self.path / name, self.path / f"{name}.index.json"
@@ -137,7 +161,7 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-class _File:
+class ParameterFile:
     """A file of parameters: their names, and each tensor by its name."""
 
     names: list[str]
@@ -149,7 +173,7 @@ class _File:
         raise NotImplementedError
 
 
-class _Safetensors(_File):
+class _Safetensors(ParameterFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         with imports_of("transformers"):
@@ -164,7 +188,7 @@ class _Safetensors(_File):
         return self._file.get_tensor(name)
 
 
-class _Pickled(_File):
+class _Pickled(ParameterFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
@@ -192,7 +216,7 @@ class Weights:
         files: the file of each parameter, by the parameter's name
     """
 
-    def __init__(self, files: Mapping[str, _File]) -> None:
+    def __init__(self, files: Mapping[str, ParameterFile]) -> None:
         self._files, self._left = files, dict(files)
 
     def __contains__(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""``fairseq-syntax import``: a model of Hugging Face's transformers as a checkpoint of this package."""
+"""``fairseq-syntax import``: a public model, of transformers or of fairseq, as a checkpoint of this package."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 from fairseq_syntax.runtime.files import read_lines
 from fairseq_syntax.use.exported import CHECKPOINT, IMPORTED, Exported, new_folder
+from fairseq_syntax.use.from_fairseq import read_fairseq
 from fairseq_syntax.use.from_transformers import (
     MADE_UP,
     SPECIAL,
@@ -29,9 +30,7 @@ from fairseq_syntax.use.from_transformers import (
     Pretrained,
     parameters,
     read_pretrained,
-    tokenizer_language,
 )
-from fairseq_syntax.use.hugging_face import import_transformers
 from fairseq_syntax.use.loading import setup_task
 from fairseq_syntax.use.plain import checkpoint, plain_options, write_checkpoint
 
@@ -61,7 +60,7 @@ class Imported:
         parameters: their number
         symbols: the sizes of the dictionaries of source and target
         dropped: how many symbols ``keep_pieces`` has left out of each
-        comparison: with transformers; None if it is not installed
+        comparison: with the original; None if transformers is not installed
     """
 
     family: str
@@ -85,7 +84,8 @@ def import_model(
     """Atomically write a folder with the checkpoint, its dictionaries and segmentation, and a README.
 
     Args:
-        folder: the model, as transformers saves it
+        folder: the model, as transformers saves it; or a multilingual checkpoint of fairseq, with its dictionary and
+            segmentation beside it
         output: the folder to write, which must not exist or be empty
         source_lang, target_lang: the languages, which name the files (default: those of the folder's tokenizer)
         source_name, target_name: the same languages as a multilingual model names them, if otherwise (``eng_Latn``)
@@ -96,7 +96,8 @@ def import_model(
         SyntaxDataError: the folder is not a model that can be imported, or ``output`` cannot be written; or the
             imported model does not compute what transformers computes
     """
-    pretrained = read_pretrained(Path(folder), source_name or source_lang, target_name or target_lang)
+    reader = read_fairseq if Path(folder).is_file() else read_pretrained
+    pretrained = reader(Path(folder), source_name or source_lang, target_name or target_lang)
     langs = _languages(pretrained, source_lang, target_lang)
     before = tuple(len(vocabulary.symbols) for vocabulary in pretrained.vocabularies.values())
     if keep_pieces:
@@ -153,7 +154,7 @@ def _pieces_in(pretrained: Pretrained, paths: Sequence[str | os.PathLike[str]]) 
 def _languages(pretrained: Pretrained, source: str | None, target: str | None) -> dict[str, str]:
     """The languages in the names of files, by side."""
     given = {"source": source, "target": target}
-    langs = {side: lang or tokenizer_language(pretrained.folder, side) for side, lang in given.items()}
+    langs = {side: lang or pretrained.folder.language(side) for side, lang in given.items()}
     for side, lang in langs.items():
         if lang is None:
             hint = f"--{side}-lang LANG, as in the names of your files"
@@ -187,8 +188,8 @@ def _readme(pretrained: Pretrained, exported: Exported) -> str:
     s, t = exported.source_lang, exported.target_lang
     search = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in exported.search.items())
     lines = [
-        f"A translation model of {pretrained.family}, {s} to {t}, imported by fairseq-syntax from a folder of",
-        "transformers. The licence is that of the model.",
+        f"A translation model of {pretrained.family}, {s} to {t}, imported by fairseq-syntax.",
+        "The licence is that of the model.",
         "",
         "`fairseq-syntax translate .` reads and writes text, a sentence a line; `fairseq-syntax serve .` serves it.",
         f"Its own search: `{search}`.",
@@ -204,30 +205,22 @@ def _readme(pretrained: Pretrained, exported: Exported) -> str:
 
 
 def _compared(pretrained: Pretrained, args: Namespace, task: Any, state: dict[str, Tensor]) -> Comparison | None:
-    """Compare the imported model with transformers' own.
+    """Compare the imported model with the original, as its own program computes it.
 
     Raises:
         SyntaxDataError: they differ
     """
-    path = pretrained.folder.path
-    try:
-        transformers = import_transformers()
-    except SyntaxDataError:
+    if (theirs := pretrained.folder.reference()) is None:
         return None
     ours = SyntaxTransformerModel.build_model(args, task).eval()
     ours.load_state_dict(state, strict=True)
-    try:
-        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
-    except Exception as error:  # whatever its own checks find
-        reason = str(error).strip().partition("\n")[0]
-        raise SyntaxDataError(f"transformers does not load it: {reason}"[:300], path=path) from error
-    comparison = compare(pretrained, ours, theirs.eval())
+    comparison = compare(pretrained, ours, theirs)
     del ours, theirs
     gc.collect()
     for what, value in vars(comparison).items():
         if not value < _CLOSE:  # NaN too
-            message = f"the imported model differs from transformers' in its {what.replace('_', '-')} by {value:.2g}"
-            raise SyntaxDataError(message, path=path)
+            message = f"the imported model differs from the original in its {what.replace('_', '-')} by {value:.2g}"
+            raise SyntaxDataError(message, path=pretrained.folder.path)
     return comparison
 
 
