@@ -264,11 +264,11 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str
 
 
 def _cell(text: str) -> str:
-    """Plain text as Markdown in one line."""
+    """Plain text as Markdown in one line; options are code, whose hyphens would be made a dash."""
     text = " ".join(text.split())
     for character in "\\|<>*_[]$`#{}":
         text = text.replace(character, "\\" + character)
-    return text
+    return re.sub(r"(?<![\w-])--[a-z][\w-]*", r"`\g<0>`", text)
 
 
 # --- the options ---

@@ -118,8 +118,8 @@ def _explained(paths: Sequence[str], error: Exception) -> Exception:
         if not isinstance(state, dict) or "model" not in state:
             return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
     if isinstance(error, FileNotFoundError):
-        message = f"the model's data cannot be read: {error}"
-        return SyntaxDataError(message, path=paths[0], hint="say where they are with --data")
+        message = f"a file of its training data is missing: {error.filename or error}"
+        return SyntaxDataError(message, path=paths[0], hint="--data names the folder of the binarized data")
     if isinstance(error, RuntimeError) and "size mismatch" in str(error):
         message = f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400]
         return SyntaxDataError(message, path=paths[0], hint="--data is the directory that it was trained on")
