@@ -4,7 +4,9 @@ It is one operation with its own backward pass. With single operations, autograd
 the factor as well as the weights, each ``[B, H, T, T]``, and compute as many gradients of that size. Here the scores
 become the weights in place, only the weights are stored, and their gradient is computed in place too. The function is
 ``softmax(q kᵀ ⊙ P) v``, for sentences short enough for ``[T, T]`` tensors; for factors that are mostly zero, see
-:mod:`fairseq_syntax.model.sparse_factors`.
+:mod:`fairseq_syntax.model.sparse_factors`. PyTorch's fused attention, which keeps no such tensor, is as fast up to 256
+tokens on a CPU, and 1.7 times as fast at 1,024 (``layer/pascal@1024`` of ``bench``): it can add to scores, but not
+multiply them.
 """
 
 from __future__ import annotations
