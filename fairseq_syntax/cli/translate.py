@@ -121,6 +121,9 @@ def main(args: Namespace) -> int:
             bar.update(len(chunk))
     cut.end("lines that may be cut")
     unknown.end("lines with unknown words")
+    if unknown.count and translator.task.segmenter("source") is None:
+        note = "the model's data do not say how its words are split; give the input as the training text was"
+        print(f"fairseq-syntax translate: note: {note} (tokenized, with BPE or SentencePiece)", file=sys.stderr)
     if args.output != "-":
         finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {quote(args.output)}")
     if args.alignments:

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.base import Translation
 from fairseq_syntax.use.loading import load_models
 from fairseq_syntax.use.translator import Translator
 
@@ -53,6 +55,19 @@ def test_one_long_line_has_its_own_error_and_the_others_their_translations(toy, 
     assert [str(t) for t in translator.translate(lines)] == [alone[0].text, "", "", alone[1].text]
     only = translator.translations(lines[1:2])[0][0]
     assert only.text == "" and " 30" in only.error
+
+
+def test_unknown_words_of_a_model_whose_segmentation_is_not_here(tmp_path, monkeypatch, capsys):
+    """Data of fairseq's own preprocessing: the text has to be given in pieces."""
+    (tmp_path / "text").write_text("dogs\n")
+    one = Translation("x", [], 0.0, unknown=[(0, 4)], words=1)
+    for segmenter in (None, object()):
+        task = SimpleNamespace(segmenter=lambda side, given=segmenter: given, cfg=SimpleNamespace(source_lang="en"))
+        model = SimpleNamespace(task=task, check_parses=str, translations=lambda lines, **_: [[one] for _ in lines])
+        monkeypatch.setattr(Translator, "load", lambda *args, model=model, **options: model)
+        assert main(["translate", str(tmp_path / "text"), "--input", str(tmp_path / "text")]) == 0
+        said = capsys.readouterr().err
+        assert "unknown words: 1 of 1" in said and ("note: " in said) == (segmenter is None)
 
 
 def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
