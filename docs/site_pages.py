@@ -29,6 +29,7 @@ FIXED = {
     "fairseq_syntax/corpus/store/README.md": "store.md",
     "fairseq_syntax/corpus/parsing/README.md": "parsing.md",
     "fairseq_syntax/corpus/readers/README.md": "corpora.md",
+    "preprocess/README.md": "preprocess.md",
     "emulated_cuda/README.md": "emulated-cuda.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -185,7 +186,7 @@ def write_pages() -> None:
         names = [f"{folder}/{page.stem}" for page in shown.values() if page.parent.name == folder]
         if folder == "systems":
             names.sort(key=lambda name: systems().index(Path(name).stem))
-        names += {"examples": ["corpora"], "results": ["speed"]}.get(folder, [])
+        names += {"examples": ["preprocess", "corpora"], "results": ["speed"]}.get(folder, [])
         written.add(write(OUT / f"{folder}.md", "\n".join([f"# {title}", "", *_toctree(names), ""])))
     for page in {*OUT.rglob("*.md")} - written:
         page.unlink()
