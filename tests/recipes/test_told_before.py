@@ -186,6 +186,19 @@ def test_a_right_recipe_has_no_problems(wrong, capsys):
     assert "\n# to train, on cpu: 1 of 5,000 updates or 3 epochs at most\n" in said
 
 
+def test_label_groups_are_not_judged_before_the_text_is_parsed(wrong):
+    """The labels are those of a parser that has not run: the groups of LDD's paper are for Stanford's."""
+    one = "{arch: ldd_transformer, options: {ldd-label-groups: stanford}}"
+    other = "{extends: model, options: {ldd-label-groups: ud}}"
+    path = wrong(
+        (CHAIN, f"{CHAIN}, distributions: true"),
+        ("attention-heads: 4", "attention-heads: 16"),
+        ("{arch: pascal_transformer, options: {pascal-heads: 2}}", f"{one}\n  other: {other}"),
+    )
+    plan = Plan(load(path), path)
+    assert list(problems(plan, plan.stages(plan.runs), check_line)) == []
+
+
 @pytest.mark.parametrize("name", ["12:30", "a, b"])
 def test_a_folder_whose_name_fairseq_splits_is_told(wrong, tmp_path, monkeypatch, name):
     path, folder = wrong(), tmp_path / name

@@ -304,7 +304,8 @@ def _write_parse(path: Path, sentences: Sequence[str], arcs: bool, control: Any)
     for number, sentence in enumerate(sentences, 1):
         rows.append(f"# line = {number}")
         for word, form in enumerate(sentence.split(), 1):
-            head, label, tag = (0, "root", "VERB") if word == 1 else (1, "obj", "NOUN")
+            # Labels that Universal and Stanford Dependencies share: the real ones are unknown before the parse.
+            head, label, tag = (0, "root", "VERB") if word == 1 else (1, "nsubj", "NOUN")
             misc = f"Arcs={head}:{label}:1" if arcs else "_"
             rows.append(f"{word}\t{form}\t_\t{tag}\t{tag}\t_\t{head}\t{label}\t_\t{misc}")
         rows.append("")
