@@ -473,7 +473,7 @@ def _of_tokenizers(folder: PretrainedFolder) -> tuple[dict[str, int], dict[str, 
         except (TypeError, ValueError, KeyError) as error:
             message = f"has no vocabulary of pieces: {error}"
             raise SyntaxDataError(message, path=folder.path / "tokenizer.json") from error
-        languages = [token for token in languages if token in ids] or [one for one in ids if _LANGUAGE.fullmatch(one)]
+        languages = [token for token in languages if token in ids] or [one for one in ids if LANGUAGE.fullmatch(one)]
     else:
         if not languages:
             message = "names no language tokens, and there is no tokenizer.json"
@@ -525,7 +525,7 @@ def _with_separator(symbol: str) -> str:
     return symbol.removesuffix("</w>") if symbol.endswith("</w>") else symbol + SEPARATOR
 
 
-_LANGUAGE = re.compile(r"[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")  # en_XX, eng_Latn
+LANGUAGE = re.compile(r"[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")  # en_XX, eng_Latn
 # The languages of M2M-100 in the order of their tokens, which follow the pieces of vocab.json.
 M2M_LANGUAGES = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "

@@ -5,7 +5,8 @@ vocabularies. Models with normalization before each sublayer (``--encoder-normal
 ``--decoder-normalize-before``) become Blenderbot, whose learned positions are set to fairseq's sinusoidal ones.
 Blenderbot has a single vocabulary size; a bias on the logits excludes what is not a piece of the target. (M2M100 has
 sinusoidal positions but no such bias.) Marian's tokenizer combines a sentencepiece model with a custom vocabulary on
-each side. A model that was imported from Marian becomes Marian again, with its vocabulary in the former order.
+each side. A model that was imported from Marian becomes Marian again, with its vocabulary in the former order; others
+that were imported become what they were (:mod:`.to_multilingual`; FSMT with its own tokenizer).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from fairseq import utils
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from fairseq_syntax.corpus.segmentation import TEXT, SentencePieceSegmenter
+from fairseq_syntax.corpus.moses import MosesSegmenter
+from fairseq_syntax.corpus.segmentation import SEPARATOR, TEXT, SentencePieceSegmenter
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import option_name, read_options
 from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 from fairseq_syntax.runtime.files import write_json
+from fairseq_syntax.use import to_multilingual
 from fairseq_syntax.use.from_transformers import MADE_UP, NEVER, UNREACHABLE
 from fairseq_syntax.use.hugging_face import import_transformers
 from fairseq_syntax.use.plain import DISTIL, check_equal
@@ -52,20 +55,35 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     Raises:
         SyntaxDataError: transformers is not installed, or cannot reproduce the model or the segmentation exactly
     """
-    _check_segmentation(task)
+    pretrained = read_options(PretrainedConfig, Namespace(**options))
+    multilingual = to_multilingual.is_multilingual(pretrained)
+    moses = all(isinstance(task.segmenter(side), MosesSegmenter) for side in SIDE_NAMES)
+    if not moses:
+        _check_segmentation(task)
     GenerationConfig = import_transformers().GenerationConfig
     source, target = task.source_dictionary, task.target_dictionary
-    pretrained = read_options(PretrainedConfig, Namespace(**options))
     orders = {"source": [*range(len(source))], "target": [*range(len(target))]}
     fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
-    if pretrained.set_options():
+    if multilingual:
+
+        def fill(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]) -> Any:
+            return to_multilingual.model_and_weights(plain, pretrained, options, sizes)
+
+    elif pretrained.set_options():
         _check_marian(pretrained, options)
         orders, fill = _marian_orders(source, target), _marian
+    elif moses and fill is _blenderbot:
+        message = (
+            "the text is cut by Moses' tokenizer, which transformers has for models with normalization after layers"
+        )
+        raise SyntaxDataError(message, hint="--to fairseq or --to ctranslate2")
     # The special symbols have the same ids on both sides.
     names = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
     special = {name: orders["target"].index(i) if i in orders["target"] else None for name, i in names.items()}
     start = orders["target"].index(target.pad() if pretrained.decoder_start_token else target.eos())
     special["decoder_start_token_id"] = start
+    begin = to_multilingual.start_of(pretrained, target) if multilingual else {}
+    special |= {"decoder_start_token_id": begin.get("decoder_start_token_id", start)}
     try:
         sizes = {**_sizes(options), **special, "max_position_embeddings": max(_max_positions(plain, options))}
         model, weights = fill(plain, options, task, sizes)
@@ -83,9 +101,15 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
         # Blenderbot and Marian count positions from the first column, even if it is padding.
         tokens = utils.convert_padding_direction(batch["src_tokens"], source.pad(), left_to_right=True)
+        previous = batch["prev_output_tokens"]
+        if multilingual:
+            tokens, given = to_multilingual.their_batch(pretrained, tokens, previous, source, target)
+            mask = tokens.ne(source.pad()).long()
+            logits = model(input_ids=tokens, attention_mask=mask, decoder_input_ids=given, use_cache=False).logits
+            later: Tensor = logits[:, given.size(1) - previous.size(1) :]
+            return later
         if language:
             tokens = pad(tokens, (1, 0), value=source.index(language))
-        previous = batch["prev_output_tokens"]
         given = ids["target"][previous].masked_fill(previous.eq(target.eos()), start)
         inputs = {"input_ids": ids["source"][tokens], "attention_mask": tokens.ne(source.pad()).long()}
         logits = model(**inputs, decoder_input_ids=given, use_cache=False).logits
@@ -102,9 +126,13 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         suppress_tokens=[special["pad_token_id"]],  # like fairseq's search
         forced_eos_token_id=special["eos_token_id"],
         encoder_no_repeat_ngram_size=0,  # Blenderbot's default is 3
-        **special,
+        **{**special, **begin},
     )
     model.save_pretrained(os.fspath(folder))
+    if multilingual:
+        return to_multilingual.save_tokenizer(pretrained, options, task, folder)
+    if moses:
+        return _save_moses(task, folder)
     files = {"source": ("vocab.json", source), "target": ("target_vocab.json", target)}
     separate = orders["source"] != orders["target"] or source.symbols != target.symbols or fill is not _marian
     for side, (file, dictionary) in files.items() if separate else [("source", files["source"])]:
@@ -127,6 +155,22 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     write_json(folder / "tokenizer_config.json", tokenizer)
 
 
+def _save_moses(task: Any, folder: Path) -> None:
+    """Write the files of FSMT's tokenizer, whose pieces end with ``</w>`` where ours do not end with ``@@``."""
+    dictionaries = {"src": task.source_dictionary, "tgt": task.target_dictionary}
+    for side, dictionary in dictionaries.items():
+        symbols = {}
+        for i, symbol in enumerate(dictionary.symbols):
+            if not symbol.startswith((MADE_UP.partition("{")[0], UNREACHABLE.partition("{")[0])):
+                ends = i >= dictionary.nspecial and not symbol.endswith(SEPARATOR)
+                symbols[symbol.removesuffix(SEPARATOR) + "</w>" * ends] = i
+        write_json(folder / f"vocab-{side}.json", symbols)
+    segmenters = [task.segmenter(side) for side in SIDE_NAMES]
+    (folder / "merges.txt").write_bytes(segmenters[0].model)
+    langs = [segmenter.about.get("moses") or segmenter.about["language"] for segmenter in segmenters]
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "FSMTTokenizer", "langs": langs})
+
+
 def _check_marian(pretrained: PretrainedConfig, options: Mapping[str, Any]) -> None:
     """Raise SyntaxDataError if a model with options of imported models is not one that Marian computes."""
     wrong = [name for name in ("target_language_token", "source_language_last") if getattr(pretrained, name)]
@@ -136,7 +180,7 @@ def _check_marian(pretrained: PretrainedConfig, options: Mapping[str, Any]) -> N
         wrong.append("decoder_start_token")
     if wrong:
         names = ", ".join(map(option_name, wrong))
-        message = f"of imported models, only Marian is exported again, and this one differs in {names}"
+        message = f"is none of the imported models that are exported again, and differs from Marian in {names}"
         raise SyntaxDataError(message, hint="translate with the checkpoint")
 
 

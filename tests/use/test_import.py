@@ -158,6 +158,25 @@ def test_there_and_back(theirs, imported, tmp_path, family):
         export(load(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
+@pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
+def test_other_families_there_and_back(theirs, imported, tmp_path, family):
+    """The same parameters, and a tokenizer that gives the same ids."""
+    from safetensors.torch import load_file
+
+    export(load(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
+    before, after = (load_file(folder / "model.safetensors") for folder in (theirs / family, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert not [name for name in before if not torch.equal(before[name], after[name])]
+    tokenizers = (import_transformers().AutoTokenizer.from_pretrained(f) for f in (theirs / family, tmp_path / "back"))
+    one, other = (tokenizer(tiny_pretrained.text()[:20]).input_ids for tokenizer in tokenizers)
+    assert one == other
+    ids = [
+        getattr(model_of(f).generation_config, "forced_bos_token_id", None)
+        for f in (theirs / family, tmp_path / "back")
+    ]
+    assert ids[0] == ids[1]
+
+
 @pytest.fixture(scope="module")
 def data(imported, tmp_path_factory) -> Path:
     """A parsed corpus, segmented and binarized by the segmentation and the dictionaries of the Marian model."""
