@@ -13,6 +13,8 @@ import pytest
 import toy_data
 
 from fairseq_syntax import cli
+from fairseq_syntax.cli.command import check_line
+from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import write_report
@@ -93,6 +95,8 @@ def test_smoke(path, tmp_path):
     if not EVERY:
         names = names[-1:]
     work = Work(Plan(small, path), names, to="report" if path in TRAINED else "binarize")
+    if path in TRAINED:  # what `run` checks first
+        assert list(problems(work.plan, work.all_stages(), check_line)) == []
     assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
     if path not in TRAINED:
         assert list((tmp_path / "out-smoke").rglob("*.syntax.arrow"))
