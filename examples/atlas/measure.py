@@ -40,6 +40,7 @@ HERE = Path(__file__).resolve().parent
 BASELINE = "transformer"
 RELATIVE = "relative"  # the plain Transformer with relative positions; those of a system as well: relative+SYSTEM
 LANGUAGES = ("libreoffice", *(f"libreoffice-{language}" for language in ("fr", "hu", "tr", "zh_cn", "ja")))
+TUNED = tuple(name.replace("libreoffice", "tuned") for name in LANGUAGES)  # the main comparison
 NEEDS_CHARACTERS = ("zh", "ja-mecab", "ko-mecab")  # tokenizers beside which BLEU of characters is given
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
@@ -115,35 +116,41 @@ def without_relative(systems: Mapping[str, Item]) -> dict[str, Item]:
 def against_relative(of: Plan, runs: Runs, system: str, controls: Sequence[str]) -> dict[str, Any]:
     """Relative positions against the baseline; against them, a system and its first control.
 
-    Also, as ``beside``, what each system with relative positions gains over them alone, on its parse and on control
-    parses. Systems that have not been run are left out.
+    Also what :func:`beside_relative` says. Systems that have not been run are left out.
     """
     test, baseline = of.tests[0], of.recipe.baseline
     others = {kind: name for kind, name in zip(("parse", "control"), (system, *controls[:1])) if name in runs}
     alone = {name: runs[name] for name in (baseline, RELATIVE, *others.values())}
-    beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
-    named = named_beside(runs, system)
-    references, groups, metrics = [text_of(path) for path in of.references(test)], pages_of(of, test), {}
+    references, groups = [text_of(path) for path in of.references(test)], pages_of(of, test)
+    beside = beside_relative(of, runs, "".join(system.partition(".")[1:]))
     for metric, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, alone, DRAWS, groups=groups)
-        with_them = Resampled(scorer, named, DRAWS, groups=groups)
-        metrics[metric] = {
+        beside["metrics"][metric] |= {
             "plain": resampled.score[baseline],
             "gain": resampled.difference(RELATIVE, baseline).estimate,
             **{kind: resampled.difference(name, RELATIVE).estimate for kind, name in others.items()},
-            "beside": measure(with_them, RELATIVE, list(of.recipe.parse.controls)),
         }
-    seeds = {name: len(each) for name, each in {**alone, **beside}.items()}
-    return {"seeds": seeds, "metrics": metrics}
+    return {**beside, "seeds": {name: len(each) for name, each in alone.items()} | beside["seeds"]}
 
 
-def named_beside(runs: Runs, system: str) -> Runs:
+def beside_relative(of: Plan, runs: Runs, usual: str = "") -> dict[str, Any]:
+    """Relative positions, and what each system gains beside them, on its parse and on control parses."""
+    test, named = of.tests[0], named_beside(runs, usual)
+    references, groups, metrics = [text_of(path) for path in of.references(test)], pages_of(of, test), {}
+    for metric, scorer in scorers(references, of).items():
+        resampled = Resampled(scorer, named, DRAWS, groups=groups)
+        rows = measure(resampled, RELATIVE, list(of.recipe.parse.controls))
+        metrics[metric] = {"relative": resampled.score[RELATIVE], "beside": rows, "signature": scorer.signature}
+    beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
+    return {"seeds": {name: len(each) for name, each in beside.items()}, "metrics": metrics}
+
+
+def named_beside(runs: Runs, usual: str = "") -> Runs:
     """The systems with relative positions by the name that they have without; ``relative`` is relative positions alone.
 
     Args:
-        system: a system on the usual parse, whose suffix, such as ``.gold``, is left out
+        usual: the suffix of the usual parse, such as ``.gold``, which is left out
     """
-    usual = "".join(system.partition(".")[1:])
     beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
     return {name.removeprefix(f"{RELATIVE}+").removesuffix(usual): each for name, each in beside.items()}
 
@@ -154,7 +161,7 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
     Each draw takes the same pages in all languages. Empty if relative positions have not been run in all of them.
     """
     controls = list(plans[0].recipe.parse.controls)
-    every = {of.recipe.name: named_beside(runs_of(of, of.tests[0]), "") for of in plans}
+    every = {of.recipe.name: named_beside(runs_of(of, of.tests[0])) for of in plans}
     if not all(RELATIVE in runs for runs in every.values()):
         return {}
     parts: dict[str, list[Resampled]] = {}
@@ -170,6 +177,16 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
         "seeds": {name: len(of_seeds) for name, of_seeds in whole["BLEU"].of_seeds.items()},
         "metrics": {metric: measure(resampled, RELATIVE, controls) for metric, resampled in whole.items()},
     }
+
+
+def tuned() -> dict[str, Any]:
+    """The main comparison by language, and its mean over those in which relative positions, parse and placebo were run."""
+    languages, whole = {}, []
+    for of in map(plan, TUNED):
+        runs = runs_of(of, of.tests[0])
+        languages[of.recipe.name] = {"relative": beside_relative(of, runs) if RELATIVE in runs else {}}
+        whole += [of] * (runs.keys() >= set(list(of.recipe.systems)[:3]))
+    return {"languages": languages, "mean": mean_of_languages(whole) if len(whole) > 1 else {}}
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:
@@ -341,6 +358,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "amounts": amounts,
     "parse_quality": atis,
     "longer": longer,
+    "tuned": tuned,
     "mean": lambda: mean_of_languages(list(map(plan, LANGUAGES))),
 }
 

@@ -228,13 +228,12 @@ def page(results: Mapping[str, Any]) -> str:
     languages = results["languages"]
     is_atlas = "multi30k" in results
     first, controls = next(iter(planned(languages).items()))
-    with_placebo = list(dict.fromkeys([PLACEBO, *controls])) if is_atlas else controls
     corpora, mean = corpora_of(results), results.get("mean") or {}
     beside = others_beside(corpora, first)
     title = "One English text in six languages, sinusoids" if is_atlas else "Gains by language"
     parts = {
-        "mean": mean_table(mean, first, with_placebo[:2]).render("markdown") if is_atlas or mean else "",
-        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, with_placebo[:2], metric)),
+        "mean": mean_table(mean, first, controls[:2]).render("markdown") if is_atlas or mean else "",
+        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls[:2], metric)),
         "plain": in_both_metrics(lambda metric: plain_table(corpora, first, controls, metric)),
         "beside": beside.render("markdown") if beside else "",
         "languages": languages_table(languages, title).render("markdown"),
@@ -245,7 +244,11 @@ def page(results: Mapping[str, Any]) -> str:
     }
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
+        main = results["tuned"]
+        of_main = corpora_of({"languages": main["languages"]})
         parts |= {
+            "tuned_mean": mean_table(main["mean"], first, [PLACEBO]).render("markdown"),
+            "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO], metric)),
             "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),
             "quality": in_both_metrics(lambda metric: parse_table(quality, metric)) if quality else "Not run yet.",
@@ -269,7 +272,7 @@ def main() -> int:
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
     first = next(iter(planned(results["languages"])))
     with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
-        save(draw_gains(results, first), args.output / "figures" / "atlas-languages.svg")
+        save(draw_gains(results.get("tuned", results), first), args.output / "figures" / "atlas-languages.svg")
         if results.get("parse_quality"):
             save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")

@@ -59,8 +59,10 @@ def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str]) ->
         smallest = f"{estimates[0][4]:.2f}" if estimates[0] else ""
         rows.append([title, *estimates, smallest, seeds_of(mean, system, other)])
     head = ["mean of the languages", *of_metric, f"MDD, {next(iter(of_metric))}", "seeds"]
-    title = f"Mean of {len(mean.get('languages', []))} languages, with relative positions in every row"
-    return table(title, head, rows, ["each draw of the bootstrap takes the same pages in all languages", DETECTABLE])
+    languages = mean.get("languages", [])
+    title = f"Mean of {len(languages)} languages, with relative positions in every row"
+    notes = ["each draw of the bootstrap takes the same pages in all languages", DETECTABLE]
+    return table(title, head, rows, [*([", ".join(languages)] if languages else []), *notes])
 
 
 def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> str:
@@ -74,7 +76,7 @@ def relative_table(corpora: Corpora, system: str, controls: Sequence[str], metri
     rows: list[list[Cell]] = []
     for name, corpus in corpora.items():
         found, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
-        score = f"{found['plain'] + found['gain'][0]:.2f}" if found else NOT_RUN
+        score = f"{found['relative']:.2f}" if found else NOT_RUN
         names = {"relative": "relative", "the parse": f"relative+{system}"}
         names |= {control: f"relative+{system}.{control}" for control in controls}
         suffixed = {n.replace(".gold", ""): count for n, count in seeds.items()}
