@@ -158,6 +158,7 @@ def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with a language, each row with its seeds and each control beside the baseline."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
     empty["languages"] = dict.fromkeys(SIX, NOTHING)
+    empty["tuned"] = {"languages": dict.fromkeys(SIX, {}), "mean": {}}
     assert shared.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0, 0.001], "controls": {}}
     for number, control in enumerate(("linear", "random")):
@@ -356,13 +357,14 @@ def test_parts_that_have_not_been_run_are_said_to_be_so(results):
     assert rows[0][2].startswith("+2.50") and rows[0][3] == shared.NOT_RUN and rows[0][-1].startswith("1/0/")
 
 
-def test_languages_differ_in_the_language_alone(results):
-    recipes = {name: load(ATLAS / f"{name}.yaml") for name in measure.LANGUAGES}
+@pytest.mark.parametrize("first, names", [("libreoffice", measure.LANGUAGES), ("tuned", measure.TUNED)])
+def test_languages_differ_in_the_language_alone(first, names, results):
+    recipes = {name: load(ATLAS / f"{name}.yaml") for name in names}
     assert len(recipes) == len({recipe.folder for recipe in recipes.values()})
     assert [recipe.name for recipe in recipes.values()] == list(results["languages"])
-    german = recipes["libreoffice"]
+    german = recipes[first]
     for name, recipe in recipes.items():
-        assert name in ("libreoffice", f"libreoffice-{recipe.corpus.target}")
+        assert name in (first, f"{first}-{recipe.corpus.target}")
         assert (recipe.systems, recipe.train, recipe.size, recipe.seeds) == (
             german.systems,
             german.train,
@@ -370,7 +372,8 @@ def test_languages_differ_in_the_language_alone(results):
             german.seeds,
         )
         assert set(recipe.pieces.size) == {"en", recipe.corpus.target}
-        assert measure.planned(measure.plan(name)) == results["languages"][recipe.name]["systems"]
+        if first == "libreoffice":
+            assert measure.planned(measure.plan(name)) == results["languages"][recipe.name]["systems"]
 
 
 def test_the_rows_of_parse_quality_are_those_of_the_recipes():
@@ -413,7 +416,7 @@ def test_the_tables_of_relative_positions():
     row = {"system": "PSH", "gain": [-0.25, -1, 1, 0.5, 0.9], "controls": {}}
     row["controls"]["linear"] = {"gain": [-1.75, -2, -1, 0.001, 0.9], "syntax": [1.5, 1, 2, 0.001, 0.9]}
     other = {"system": "sennrich_haddow", "gain": [0.5, 0.25, 1, 0.02, 0.9], "controls": {}}
-    bleu = {"plain": 20.25, "gain": [2.25, 1, 3, 0.001, 0.9], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
+    bleu = {"plain": 20.25, "relative": 22.5, "gain": [2.25, 1, 3, 0.001, 0.9], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
     metrics = {metric: {**bleu, "beside": [row, other]} for metric in ("BLEU", "chrF")}
     seeds = {"transformer": 3, "relative": 2, "relative+PSH.gold": 1, "relative+sennrich_haddow": 1}
     corpora = {"French": {}, "ATIS": {"seeds": seeds, "metrics": metrics}}
