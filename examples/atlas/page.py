@@ -272,7 +272,7 @@ def main() -> int:
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
     first = next(iter(planned(results["languages"])))
     with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
-        save(draw_gains(results.get("tuned", results), first), args.output / "figures" / "atlas-languages.svg")
+        save(draw_gains(results, first), args.output / "figures" / "atlas-languages.svg")
         if results.get("parse_quality"):
             save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # What measure.py says of relative positions, by corpus.
 Corpora = Mapping[str, Mapping[str, Any]]
 MEAN = "mean"
+WEAKER = "the parse, weaker baseline"
 
 
 def corpora_of(results: Mapping[str, Any]) -> Corpora:
@@ -119,33 +120,46 @@ def others_beside(corpora: Corpora, system: str, metric: str = "BLEU") -> Table 
 def gains_by_language(results: Mapping[str, Any], system: str) -> tuple[str, dict[str, dict[str, Estimate]]]:
     """What the picture shows: the baseline, and by language the gains of the parse and of controls over it.
 
-    The baseline is relative positions, or the recipes' own if relative positions have not been run with the system.
+    The baseline is relative positions, or the recipes' own if relative positions have not been run with the system. In
+    the atlas, the gain over the weaker baseline stands beside that over the tuned one.
     """
-    found: dict[str, dict[str, Estimate]] = {}
-    languages = results["languages"]
-    with_relative = {lang: beside(of.get("relative", {}), system) for lang, of in languages.items()}
-    if any(with_relative.values()):
-        mean = row_of(results.get("mean", {}).get("metrics", {}).get("BLEU", []), system)
-        for name, row in {MEAN: mean, **with_relative}.items():
-            found[name] = {"the parse": row["gain"]} if row else {}
-            if twin := twin_of(row, PLACEBO):
-                found[name][PLACEBO] = twin["gain"]
+    before = _beside_relative(results, system)
+    if "tuned" in results:
+        found = _beside_relative(results["tuned"], system)
+        for name, of in before.items():
+            found.setdefault(name, {}).update({WEAKER: gain for kind, gain in of.items() if kind == "the parse"})
         return "relative positions", found
-    for lang, of in languages.items():
+    if any(before.values()):
+        return "relative positions", before
+    found = {}
+    for lang, of in results["languages"].items():
         row = row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), system)
         found[lang] = {"the parse": row["gain"]} if row else {}
         found[lang] |= {control: twin["gain"] for control, twin in row.get("controls", {}).items()}
     return "the baseline", found
 
 
+def _beside_relative(results: Mapping[str, Any], system: str) -> dict[str, dict[str, Estimate]]:
+    """The gains of the parse and of the placebo over relative positions, in the mean and by language."""
+    mean = row_of((results.get("mean") or {}).get("metrics", {}).get("BLEU", []), system)
+    rows = {MEAN: mean, **{lang: beside(of.get("relative", {}), system) for lang, of in results["languages"].items()}}
+    found: dict[str, dict[str, Estimate]] = {}
+    for name, row in rows.items():
+        found[name] = {"the parse": row["gain"]} if row else {}
+        if twin := twin_of(row, PLACEBO):
+            found[name][PLACEBO] = twin["gain"]
+    return found
+
+
 def draw_gains(results: Mapping[str, Any], system: str) -> Figure:
     """The gain of the parse and of the placebo, a row for each language; what has not been run is said."""
     baseline, gains = gains_by_language(results, system)
-    figure = new_figure(WIDTH, 1.2 + 0.42 * len(gains))
+    kinds = {kind for of in gains.values() for kind in of} | {"the parse"}
+    kinds |= {PLACEBO} if baseline == "relative positions" else set()
+    expected = sorted(kinds, key=lambda kind: (kind == WEAKER, kind != "the parse", kind))
+    figure = new_figure(WIDTH, 1.2 + (0.06 + 0.18 * len(expected)) * len(gains))
     axes = figure.subplots()
     with_zero(axes.axvline, axes)
-    kinds = list(dict.fromkeys(kind for of in gains.values() for kind in of)) or ["the parse"]
-    expected = [*kinds, *([PLACEBO] if PLACEBO not in kinds and baseline == "relative positions" else [])]
     for at, of in enumerate(gains.values()):
         for place, kind in enumerate(expected):
             height = at + 0.25 * place
@@ -156,9 +170,10 @@ def draw_gains(results: Mapping[str, Any], system: str) -> Figure:
             else:
                 where: Any = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
                 axes.annotate(f"{kind}: {NOT_RUN}", (0, height), color=COLORS[place], **where)
-    handles, labels = axes.get_legend_handles_labels()
-    if unique := dict(zip(labels, handles)):
-        at_top: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": len(unique), "frameon": False}
+    by_label = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    if unique := {kind: by_label[kind] for kind in expected if kind in by_label}:
+        columns = 1 if WEAKER in unique else len(unique)  # its name is long
+        at_top: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": columns, "frameon": False}
         axes.legend(unique.values(), unique.keys(), **at_top)
     axes.set_yticks(range(len(gains)), list(gains))
     axes.set_ylim(len(gains) - 0.4, -0.4)  # the first on top
