@@ -180,7 +180,7 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
 
 
 def tuned() -> dict[str, Any]:
-    """The main comparison by language, and its mean over those in which relative positions, parse and placebo were run."""
+    """The main comparison by language, and its mean over those in which parse and placebo were run."""
     languages, whole = {}, []
     for of in map(plan, TUNED):
         runs = runs_of(of, of.tests[0])

@@ -127,7 +127,8 @@ def gains_by_language(results: Mapping[str, Any], system: str) -> tuple[str, dic
     if "tuned" in results:
         found = _beside_relative(results["tuned"], system)
         for name, of in before.items():
-            found.setdefault(name, {}).update({WEAKER: gain for kind, gain in of.items() if kind == "the parse"})
+            if "the parse" in of:
+                found.setdefault(name, {})[WEAKER] = of["the parse"]
         return "relative positions", found
     if any(before.values()):
         return "relative positions", before

@@ -165,7 +165,7 @@ def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with a language, each row with its seeds and each control beside the baseline."""
     empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
     empty["languages"] = dict.fromkeys(SIX, NOTHING)
-    empty["tuned"] = {"languages": dict.fromkeys(SIX, {}), "mean": {}}
+    empty["tuned"] = {"languages": {name: {} for name in SIX}, "mean": {}}
     assert shared.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0, 0.001], "controls": {}}
     for number, control in enumerate(("linear", "random")):
@@ -423,7 +423,8 @@ def test_the_tables_of_relative_positions():
     row = {"system": "PSH", "gain": [-0.25, -1, 1, 0.5, 0.9], "controls": {}}
     row["controls"]["linear"] = {"gain": [-1.75, -2, -1, 0.001, 0.9], "syntax": [1.5, 1, 2, 0.001, 0.9]}
     other = {"system": "sennrich_haddow", "gain": [0.5, 0.25, 1, 0.02, 0.9], "controls": {}}
-    bleu = {"plain": 20.25, "relative": 22.5, "gain": [2.25, 1, 3, 0.001, 0.9], "parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
+    bleu = {"plain": 20.25, "relative": 22.5, "gain": [2.25, 1, 3, 0.001, 0.9]}
+    bleu |= {"parse": [-1.5, -2, -1], "control": [0.75, -1, 2]}
     metrics = {metric: {**bleu, "beside": [row, other]} for metric in ("BLEU", "chrF")}
     seeds = {"transformer": 3, "relative": 2, "relative+PSH.gold": 1, "relative+sennrich_haddow": 1}
     corpora = {"French": {}, "ATIS": {"seeds": seeds, "metrics": metrics}}
