@@ -32,7 +32,7 @@ import terms
 
 from bench.harness import on_one_thread
 from fairseq_syntax.lab.figures.heatmap import arc_levels
-from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.figures.plot import COLORS, save_figure
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.use.pages.fonts import any_script
 
@@ -429,7 +429,7 @@ def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
     from fairseq_syntax.lab.figures.sentences import collect
 
     exhibits, src, _ = collect(str(data), "test", [sentence], {"PASCAL": str(checkpoint)}, beam=1)
-    save(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
+    save_figure(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
 
 
 FILES = (  # each kind of file in the order of the pipeline, and what records where it comes from
@@ -470,14 +470,14 @@ def figures(out: Path) -> None:
     """Draw the pictures of measured results into a directory; pages show them in the repository too."""
     out.mkdir(parents=True, exist_ok=True)
     for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves, provenance):
-        save(draw(), out / f"{draw.__name__}.svg")
-    save(terms.bench_bars(lasyn_ratios()), out / "lasyn.svg")
+        save_figure(draw(), out / f"{draw.__name__}.svg")
+    save_figure(terms.bench_bars(lasyn_ratios()), out / "lasyn.svg")
 
 
 def site(out: Path) -> None:
     """Draw the pictures of the systems' score terms, which only the site shows, into a directory."""
     terms.save_all(out / "terms")
-    save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")
+    save_figure(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")
 
 
 def lasyn_ratios() -> dict[str, float]:
@@ -617,7 +617,7 @@ def main() -> int:
     readings = read_models(args.data, {"plain Transformer": args.plain, "PASCAL": args.pascal})
     for reading in readings:
         print(reading.gloss, *reading.translations.items(), sep="\n  ")
-    save(point(readings), args.output)
+    save_figure(point(readings), args.output)
     return 0
 
 

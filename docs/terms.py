@@ -21,7 +21,7 @@ from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import pack
 from fairseq_syntax.lab.figures.heatmap import arc_levels
-from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.figures.plot import COLORS, save_figure
 from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
@@ -426,7 +426,7 @@ def save_all(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, make in DRAWN.items():
         for number, panel in enumerate(make().panels, start=1):
-            save(draw(panel), out / f"{name}-{number}.svg")
+            save_figure(draw(panel), out / f"{name}-{number}.svg")
 
 
 def bench_bars(rows: Mapping[str, float]) -> Figure:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu  # noqa: E402
 from fairseq_syntax.lab.recipes.kept import Kept  # noqa: E402
-from fairseq_syntax.lab.scoring.calibration import attachment, sentences  # noqa: E402
+from fairseq_syntax.lab.scoring.calibration import attachment, parsed_sentences  # noqa: E402
 from fairseq_syntax.runtime.files import atomic_open  # noqa: E402
 
 BEGIN, END = "<!-- by tools/parsers.py -->\n", "<!-- to here -->\n"
@@ -177,7 +177,7 @@ def main() -> None:
     options.add_argument("--page", type=Path, help="the page whose table is to be renewed")
     args = options.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that parse
-    gold = [sentence for line in read_conllu(args.gold) for sentence in sentences(line)][:: args.every]
+    gold = [sentence for line in read_conllu(args.gold) for sentence in parsed_sentences(line)][:: args.every]
     table = dict(rows(args.parser, gold, args.parts))
     sys.stdout.write(HEADER + "".join(table.values()))
     if args.page is not None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairseq_syntax.corpus.downloads import unpack
+from fairseq_syntax.corpus.downloads import unpack_archive
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of this run, and not for the commands
@@ -69,7 +69,7 @@ def build(target: Path) -> tuple[Path, Path]:
 
 def unpack_tests(source: Path, folder: Path) -> Path:
     """Unpack a source distribution without its package: the tests must import the installed one; where they are."""
-    unpack(source, folder)
+    unpack_archive(source, folder)
     (unpacked,) = folder.iterdir()
     shutil.rmtree(unpacked / "fairseq_syntax")
     shutil.rmtree(unpacked / "fairseq_syntax.egg-info")

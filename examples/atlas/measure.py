@@ -27,12 +27,12 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.scoring.metrics import Scorer, with_unknown_words
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.shares import measure, measure_by
+from fairseq_syntax.lab.scoring.shares import measure_by, measure_shares
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, enough_sentences
 from fairseq_syntax.runtime.files import read_lines
 
@@ -54,7 +54,7 @@ Item = TypeVar("Item")
 def plan(name: str | Path) -> Plan:
     """The plan of a recipe: a name in this folder, or a file."""
     path = HERE / f"{name}.yaml" if isinstance(name, str) else name
-    return Plan(load(path), path)
+    return Plan(load_recipe(path), path)
 
 
 def runs_of(of: Plan, test: str) -> Runs:
@@ -139,7 +139,7 @@ def beside_relative(of: Plan, runs: Runs, usual: str = "") -> dict[str, Any]:
     references, groups, metrics = [text_of(path) for path in of.references(test)], pages_of(of, test), {}
     for metric, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, named, DRAWS, groups=groups)
-        rows = measure(resampled, RELATIVE, list(of.recipe.parse.controls))
+        rows = measure_shares(resampled, RELATIVE, list(of.recipe.parse.controls))
         metrics[metric] = {"relative": resampled.score[RELATIVE], "beside": rows, "signature": scorer.signature}
     beside = {name: each for name, each in runs.items() if name.partition("+")[0] == RELATIVE}
     return {"seeds": {name: len(each) for name, each in beside.items()}, "metrics": metrics}
@@ -175,7 +175,7 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
     return {
         "languages": list(every),
         "seeds": {name: len(of_seeds) for name, of_seeds in whole["BLEU"].of_seeds.items()},
-        "metrics": {metric: measure(resampled, RELATIVE, controls) for metric, resampled in whole.items()},
+        "metrics": {metric: measure_shares(resampled, RELATIVE, controls) for metric, resampled in whole.items()},
     }
 
 
@@ -207,7 +207,7 @@ def scored(of: Plan, runs: Runs) -> dict[str, Any]:
     for name, scorer in scorers(references, of).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
-        metrics[name]["rows"] = measure(resampled, baseline, controls) if baseline in runs else []
+        metrics[name]["rows"] = measure_shares(resampled, baseline, controls) if baseline in runs else []
     lengths = {
         system: 100 * fmean(characters(lines) for lines in each) / characters(references[0])
         for system, each in runs.items()
@@ -301,7 +301,7 @@ def amounts() -> dict[str, Any]:
 def gains(runs: Runs, references: Sequence[str], of: Plan) -> dict[str, Any]:
     """What each system gains over the plain Transformer, and what of it is syntax, by metric."""
     return {
-        name: measure(Resampled(scorer, runs, DRAWS), BASELINE, CONTROLS)
+        name: measure_shares(Resampled(scorer, runs, DRAWS), BASELINE, CONTROLS)
         for name, scorer in scorers([references], of).items()
         if BASELINE in runs
     }
@@ -333,7 +333,7 @@ def longer() -> dict[str, Any]:
 
     def measured(some: Runs) -> dict[str, Any]:
         resampled = Resampled(scorer, some, DRAWS, groups=pages)
-        return {"scores": resampled.score, "rows": measure(resampled, BASELINE, CONTROLS)}
+        return {"scores": resampled.score, "rows": measure_shares(resampled, BASELINE, CONTROLS)}
 
     before = measured({system: usual[system][: len(each)] for system, each in runs.items()})
     return {**measured(runs), "seeds": len(runs[BASELINE]), "before": before}
@@ -367,7 +367,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", type=Path, metavar="RECIPE.yaml", help="your own (default: the atlas's)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="needed for your own recipes")
-    every = (*(str(load(HERE / f"{name}.yaml").name) for name in LANGUAGES), *PARTS)
+    every = (*(str(load_recipe(HERE / f"{name}.yaml").name) for name in LANGUAGES), *PARTS)
     parser.add_argument(
         "--only", nargs="+", choices=every, metavar="PART", help="measure these of the atlas; the others stay as kept"
     )

@@ -37,7 +37,7 @@ from shared import (
     with_zero,
 )
 
-from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.figures.plot import COLORS, save_figure
 from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table
 
 if TYPE_CHECKING:
@@ -272,9 +272,9 @@ def main() -> int:
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
     first = next(iter(planned(results["languages"])))
     with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
-        save(draw_gains(results, first), args.output / "figures" / "atlas-languages.svg")
+        save_figure(draw_gains(results, first), args.output / "figures" / "atlas-languages.svg")
         if results.get("parse_quality"):
-            save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
+            save_figure(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")
     return 0
 

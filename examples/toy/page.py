@@ -12,7 +12,7 @@ from pathlib import Path
 from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.report import main_table
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
@@ -40,7 +40,7 @@ text of both sides."""
 def section(name: str) -> str:
     """The table of a recipe's corpus."""
     path = HERE / "table" / f"{name}.yaml"
-    work = Work(Plan(load(path), path))
+    work = Work(Plan(load_recipe(path), path))
     results, test = work.results(), Scored("test")
     hard = Scored("test", lines="ambiguous")
     means = {system["name"]: system["mean"] for system in results.reports[test]["systems"]}

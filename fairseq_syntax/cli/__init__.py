@@ -14,7 +14,7 @@ from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, check, commands, load
 from fairseq_syntax.cli.options import check_files
 from fairseq_syntax.errors import RUNS_COMMAND, SyntaxDataError, similar
-from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
+from fairseq_syntax.runtime.faults import discard_output, report_fault, write_utf8
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # otherwise Python would report a full disk only at exit
         return status
     except (SyntaxDataError, OSError, KeyboardInterrupt) as error:
-        reported = report(f"fairseq-syntax {args.subcommand}", error)
+        reported = report_fault(f"fairseq-syntax {args.subcommand}", error)
         if reported is None:
             raise
         if isinstance(error, KeyboardInterrupt) and module.COMMAND.resumes:

@@ -83,7 +83,7 @@ REPORT = (
     Choice("--format", "format of the printed tables", "text", "markdown"),
     Option("--json FILE", "also write the report as JSON (- prints it instead of the tables)"),
 )
-# For :func:`.options.read_translations`: references and translations of several systems.
+# For :func:`.options.read_scored_systems`: references and translations of several systems.
 TRANSLATIONS = (
     Option("--ref FILE", "reference translations, plain text", **SEVERAL, required=True),
     Option(

@@ -48,6 +48,6 @@ def main(args: Namespace) -> None:
 
     files = list(chain.from_iterable(map(files_of, args.model)))
     check_outputs([args.output], files)
-    averaging.save(averaging.average(files, moving=args.ema), args.output)
+    averaging.save_checkpoint(averaging.average(files, moving=args.ema), args.output)
     names = ", ".join(path.name for path in files)
     finished(args.output, f"the average of {names}", f"fairseq-syntax translate {quote(args.output)} --input FILE")

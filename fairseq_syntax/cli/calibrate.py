@@ -42,7 +42,7 @@ COMMAND = Command(__doc__, "research", ARGUMENTS, step=2)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
+    from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save_figure
     from fairseq_syntax.lab.scoring import calibration
 
     check_output(args.json, args.gold, args.parsed, args.picture)
@@ -55,7 +55,7 @@ def main(args: Namespace) -> None:
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
     else:
-        gold = [sentence for line in gold for sentence in calibration.sentences(line)]
+        gold = [sentence for line in gold for sentence in calibration.parsed_sentences(line)]
         if by_steps := args.parser in TRANSITION_BASED:
             refuse(
                 args, (*OF_DISTRIBUTIONS, "picture", "bins"), f"the parser {args.parser} has no probabilities of arcs"
@@ -67,15 +67,15 @@ def main(args: Namespace) -> None:
             with errors_in(args.gold):
                 report = calibration.attachment(gold, parsed)
             _note_other_labels(gold, parsed)
-            print_report(args, report, calibration.tables(report))
+            print_report(args, report, calibration.calibration_tables(report))
             return
     _note_other_labels(gold, parsed)
     with errors_in(args.parsed or args.gold):
-        sample = calibration.compare(gold, parsed)
-    report = calibration.report(sample, args.bins, _temperatures(args))
+        sample = calibration.compare_parses(gold, parsed)
+    report = calibration.calibration_report(sample, args.bins, _temperatures(args))
     if args.picture is not None:
-        save(reliability_diagram(report["curves"]), args.picture)
-    print_report(args, report, calibration.tables(report))
+        save_figure(reliability_diagram(report["curves"]), args.picture)
+    print_report(args, report, calibration.calibration_tables(report))
 
 
 def _note_other_labels(gold: Sequence[ParsedLine], parsed: Sequence[ParsedLine]) -> None:

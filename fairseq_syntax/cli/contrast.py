@@ -85,7 +85,7 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=2, needs_fairseq=True)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
+    from fairseq_syntax.lab.scoring.contrast import contrast_tables, decisions, evaluate_contrast, ties
     from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
 
     models = systems_by_name(args.model, model_name)
@@ -128,9 +128,9 @@ def main(args: Namespace) -> None:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
     tied = {name: ties(contrast, values) for name, values in scores.items()}
-    report = evaluate(contrast, right, baseline=args.baseline)
+    report = evaluate_contrast(contrast, right, baseline=args.baseline)
     report |= {"score": args.score, "ties": {"are": args.ties, "items": tied}}
-    if print_report(args, report, tables(report)):
+    if print_report(args, report, contrast_tables(report)):
         for name, count in tied.items():
             if count:
                 print(f"{name}: {count} items are ties and count as {args.ties}")

@@ -54,8 +54,8 @@ COMMAND = Command(__doc__, "research", ARGUMENTS, step=4, needs_fairseq=True)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.lab.figures.plot import diversity_curves, save
-    from fairseq_syntax.lab.scoring.diversity import Diversifier, measure, table
+    from fairseq_syntax.lab.figures.plot import diversity_curves, save_figure
+    from fairseq_syntax.lab.scoring.diversity import Diversifier, measure_diversity, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.lab.scoring.names import tokenizer_of_text
     from fairseq_syntax.systems.lasyn.templates import tag_string
@@ -89,11 +89,11 @@ def main(args: Namespace) -> None:
         ]
         file.writelines(dict.fromkeys(lines))  # at distance 0, the translation is repeated for each sample
     references = {i: diversifier.reference(i) for i in sentences}
-    rows = measure(variations, references, args.tokenize or tokenizer_of_text(list(references.values())))
+    rows = measure_diversity(variations, references, args.tokenize or tokenizer_of_text(list(references.values())))
     results = table(rows, args.samples)
     write_json(output / "diversity.json", rows)
     with atomic_open(output / "diversity.md") as file:
         file.write(results.render("markdown") + "\n")
-    save(diversity_curves(rows), output / "diversity.png")
+    save_figure(diversity_curves(rows), output / "diversity.png")
     print(results.render())
     finished(args.output, "translations.tsv, diversity.json, diversity.md and diversity.png")

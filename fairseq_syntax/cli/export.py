@@ -30,7 +30,7 @@ COMMAND = Command(__doc__, "use", ARGUMENTS, step=4, needs_fairseq=True)
 def main(args: Namespace) -> None:
     from fairseq_syntax.use import export
 
-    model = export.load(args.model, args.data)
+    model = export.load_exported_folder(args.model, args.data)
     exported = export.export(model, args.to, args.output, quantization=args.quantization, source_tag=args.source_tag)
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
     then = f"fairseq-syntax translate {quote(args.output)} --input FILE" if args.to in KINDS else ""

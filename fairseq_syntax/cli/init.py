@@ -21,15 +21,15 @@ from typing import Any
 from fairseq_syntax.cli.arguments import LANGUAGES, SEVERAL, USER_DIR
 from fairseq_syntax.cli.command import Command, Option
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.start import DEFAULT, system_names
+from fairseq_syntax.lab.recipes.start import DEFAULT, recipe_system_names
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import atomic_open, check_output
 
 
 def _add_system(parser: Any) -> None:
     about = (
-        f"beside the baseline: {', '.join(system_names())}, transformer (without relative positions), or one of a "
-        f"plugin; in any case (default: {DEFAULT})"
+        f"beside the baseline: {', '.join(recipe_system_names())}, transformer (without relative positions), or one of "
+        f"a plugin; in any case (default: {DEFAULT})"
     )
     Option("--system NAME", about, **SEVERAL)(parser)
 
@@ -63,7 +63,7 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
     from fairseq_syntax.corpus.overlaps import remarks_on
     from fairseq_syntax.corpus.parsing.base import ParserOptions, check_parser
-    from fairseq_syntax.lab.recipes.reading import load
+    from fairseq_syntax.lab.recipes.reading import load_recipe
     from fairseq_syntax.lab.recipes.start import first_recipe, signed, written_by_init
 
     path = Path(args.output)
@@ -90,7 +90,7 @@ def main(args: Namespace) -> None:
     text = signed(text)
     with atomic_open(path) as file:
         file.write(text)
-    recipe = load(path)  # errors should be found here rather than by `run`
+    recipe = load_recipe(path)  # errors should be found here rather than by `run`
     if recipe.parse.source:
         try:
             check_parser(ParserOptions(args.parser, args.source_lang, args.model_dir))

@@ -22,7 +22,7 @@ COMMAND = Command(__doc__, "data", ARGUMENTS, step=6, needs_fairseq=True)
 
 def main(args: Namespace) -> int:
     from fairseq_syntax.corpus.store.reader import SyntaxStore
-    from fairseq_syntax.data.report import Tokens, check, check_directory, example, find_stores, report
+    from fairseq_syntax.data.report import Tokens, check, check_directory, example, find_stores, store_report
 
     failed = False
     for path in find_stores(args.path):
@@ -32,7 +32,7 @@ def main(args: Namespace) -> int:
             tokens = Tokens(path)
         except SyntaxDataError as error:  # a store can be inspected without its tokens
             missing = str(error)
-        print(report(store, args.label_groups))
+        print(store_report(store, args.label_groups))
         for sentence in sentence_numbers(args) or ([1] if len(store) else []):
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:

@@ -74,7 +74,7 @@ def translator_options(args: Namespace) -> dict[str, Any]:
     }
 
 
-def read_translations(args: Namespace, *others: str | None) -> tuple[list[ScoredSystem], list[Any]]:
+def read_scored_systems(args: Namespace, *others: str | None) -> tuple[list[ScoredSystem], list[Any]]:
     """Read the files of :data:`.arguments.TRANSLATIONS`; sets ``args.tokenize`` if it is None.
 
     Args:

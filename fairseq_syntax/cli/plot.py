@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.arguments import SEVERAL, TRANSLATIONS, positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import read_translations
+from fairseq_syntax.cli.options import read_scored_systems
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.names import METRICS
 from fairseq_syntax.runtime.console import finished
@@ -35,7 +35,7 @@ def _box(args: Namespace) -> "Figure":
     from fairseq_syntax.lab.figures.plot import box_plot
     from fairseq_syntax.lab.scoring.metrics import Scorer
 
-    systems, (references,) = read_translations(args)
+    systems, (references,) = read_scored_systems(args)
     check_output(args.output, *args.ref, *(run.path for system in systems for run in system.runs))
     scorer = Scorer(args.metric, references, args.tokenize)
     scores = {s.name: np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in systems}
@@ -146,5 +146,5 @@ def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures import plot
 
     plot.check_ending(args.output)
-    plot.save(args.draw(args), args.output)
+    plot.save_figure(args.draw(args), args.output)
     finished(args.output, "the figure")

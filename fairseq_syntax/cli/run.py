@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, PAIRS, RAY, SEVERAL, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, OneOf, Option, check_line
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.stages import KINDS, shown, states
+from fairseq_syntax.lab.recipes.stages import KINDS, shown_path, states
 from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, chosen_workers
@@ -90,8 +90,8 @@ def _translate_command(work: Work) -> str:
     trained = [run for run in real if work.plan.checkpoint(run).exists()]
     if not trained or (source is not None and source.files is not None):
         return ""
-    words = ["fairseq-syntax", "translate", shown(work.plan.checkpoint(trained[-1])), "--input", "FILE"]
-    words += [word for folder in work.plan.plugins(trained[-1].system) for word in ("--user-dir", shown(folder))]
+    words = ["fairseq-syntax", "translate", shown_path(work.plan.checkpoint(trained[-1])), "--input", "FILE"]
+    words += [word for folder in work.plan.plugins(trained[-1].system) for word in ("--user-dir", shown_path(folder))]
     if source is not None and source.models is not None:
         words += ["--model-dir", str(work.plan.models(source))]
     return shlex.join(words)
@@ -101,7 +101,7 @@ def _about_kept(work: Work, runs: bool) -> Iterator[str]:
     """What the recipe's kept results change, which would otherwise go unnoticed; also in what runs, if asked for."""
     if work.kept_file is None:
         return
-    file, otherwise = shown(work.kept_file), "(--set kept=null: run all)"
+    file, otherwise = shown_path(work.kept_file), "(--set kept=null: run all)"
     if work.unused:
         why = "are of other settings or text, and are not used"
         yield f"{file}: {len(work.unused)} of the kept results ({_some(work.unused)}) {why}"
@@ -118,8 +118,8 @@ def _some(runs: Sequence[Run]) -> str:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.parsing.base import model_path
     from fairseq_syntax.lab.recipes.plan import Plan
-    from fairseq_syntax.lab.recipes.reading import load
-    from fairseq_syntax.lab.recipes.report import report, write_report
+    from fairseq_syntax.lab.recipes.reading import load_recipe
+    from fairseq_syntax.lab.recipes.report import page_sections, write_report
     from fairseq_syntax.lab.recipes.runner import Runner, typed
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
@@ -129,7 +129,7 @@ def main(args: argparse.Namespace) -> int:
     # Relative to the current folder, unlike paths in a recipe. Quoted, because changes are parsed as YAML.
     path, folders = Path(args.recipe), {"corpus.data": args.data, "folder": args.output}
     if args.model_dir is not None:
-        parse = load(path, changes).parse
+        parse = load_recipe(path, changes).parse
         side = "source" if parse.source is not None else "target"
         if getattr(parse, side) is None:
             raise SyntaxDataError("the recipe has no parser", path=path, option="--model-dir")
@@ -142,7 +142,7 @@ def main(args: argparse.Namespace) -> int:
             changes[key] = json.dumps(str(Path(folder).absolute()), ensure_ascii=False)
     if args.user_dir:
         changes["user_dir"] = json.dumps([str(Path(one).absolute()) for one in args.user_dir], ensure_ascii=False)
-    recipe = load(path, changes)
+    recipe = load_recipe(path, changes)
     if "kept" in changes and recipe.kept is None and "page" not in changes:
         recipe.page = None  # it shows the kept results
     recipe = smoke(recipe) if args.smoke else recipe
@@ -196,13 +196,13 @@ def main(args: argparse.Namespace) -> int:
     if args.keep and results.facts:
         finished(work.keep(results), "the results that are kept")
     if work.to == "binarize" and not (failed or args.report):
-        finished(shown(work.plan.bin()), "the binarized data", TRAIN.format(shown(work.plan.bin())))
+        finished(shown_path(work.plan.bin()), "the binarized data", TRAIN.format(shown_path(work.plan.bin())))
     if work.to == "report" and (results.reports or not failed):
         markdown, page = write_report(work.plan, results)
-        for section in report(work.plan, results):
+        for section in page_sections(work.plan, results):
             if section.title.startswith("Scores"):
                 blocks = [block.render() if isinstance(block, Table) else block for block in section.blocks]
                 print("\n" + "\n\n".join(map(str, blocks)) + "\n")
-        finished(shown(markdown), "the report")
-        finished(shown(page), "the same, for a browser", "" if failed else _translate_command(work))
+        finished(shown_path(markdown), "the report")
+        finished(shown_path(page), "the same, for a browser", "" if failed else _translate_command(work))
     return 1 if failed else 0

@@ -12,7 +12,7 @@ from itertools import chain
 
 from fairseq_syntax.cli.arguments import BASELINE, REPORT, SEVERAL, TRANSLATIONS, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import print_report, read_translations, refuse
+from fairseq_syntax.cli.options import print_report, read_scored_systems, refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.runtime.files import check_output
@@ -66,11 +66,11 @@ def check(args: Namespace) -> None:
 
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.scoring.properties import Property
-    from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_parses, tables
-    from fairseq_syntax.lab.scoring.shares import tables as share_tables
+    from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_parses, score_tables
+    from fairseq_syntax.lab.scoring.shares import shares_tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
+    systems, (references, sources, groups, lines) = read_scored_systems(args, args.src, args.groups, args.lines)
     runs = [run for system in systems for run in system.runs]
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines, *(run.path for run in runs))
     options = ScoreOptions(
@@ -109,4 +109,4 @@ def main(args: Namespace) -> None:
         groups=groups,
     )
     gains = chain(*share_tables(report, f"gains over {report['shares']['baseline']}")) if args.controls else ()
-    print_report(args, report, chain(tables(report), gains))
+    print_report(args, report, chain(score_tables(report), gains))

@@ -43,7 +43,7 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=4, needs_fairseq=True)
 
 def main(args: Namespace) -> None:
     from fairseq_syntax.lab.figures.heatmap import heat_maps
-    from fairseq_syntax.lab.figures.plot import check_ending, save
+    from fairseq_syntax.lab.figures.plot import check_ending, save_figure
     from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.use.pages.page import page
 
@@ -76,5 +76,5 @@ def main(args: Namespace) -> None:
         return
     first = next(iter(models))
     options = {"kind": args.kind or "encoder", "layers": args.layers, "heads": args.heads, "tree": args.tree}
-    save(heat_maps(exhibits[0], first, **options, src=src), args.output)
+    save_figure(heat_maps(exhibits[0], first, **options, src=src), args.output)
     finished(args.output, f"sentence {exhibits[0].number} by {first}")

@@ -85,7 +85,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
                     while file.read(1 << 20):  # up to the checksum at its end, which tar does not read
                         pass
             if path.name.endswith((".tgz", ".tar.gz", ".zip")):
-                unpack(partial, path.parent)
+                unpack_archive(partial, path.parent)
     except DamagedArchive:
         partial.unlink(missing_ok=True)
         raise
@@ -115,7 +115,7 @@ def _archive(path: Path) -> Iterator[None]:
         raise DamagedArchive(message, path=path, hint="run it again: it is fetched anew") from error
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unpack_archive(archive: Path, folder: Path) -> None:
     """Unpack a tar or zip archive.
 
     Raises:

@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.header import PARSED_WITH, header, parsed_with
 from fairseq_syntax.corpus.line_numbers import LineNumbers, is_blank, is_line_comment
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, parallel_parts, text_parts
 from fairseq_syntax.corpus.words import unspaced
 from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.runtime.files import atomic_open, check_outputs, check_rereadable, decode_line
@@ -202,7 +202,7 @@ def filter_files(
     if parse:
         sides.append(conllu_parts(parse, PART_LINES, n_lines=total))
     judge = partial(_judge_part, Judge(limits), bool(parse))
-    source = side_by_side(*sides)
+    source = parallel_parts(*sides)
     note, _ = map_parts(step, source, judge, merge, part_lines=PART_LINES, total=total, workers=workers)
     return Report(**note)
 

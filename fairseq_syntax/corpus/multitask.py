@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.corpus.parsed_line import ParsedLine
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, side_by_side, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_parallel_lines, parallel_parts, text_parts
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, errors_in
 from fairseq_syntax.runtime.jobs import RecordedStep
@@ -169,7 +169,7 @@ def write_multitask(doubling: Doubling, out: str, *, parsed: bool = True, seed: 
 
     note, was_done = map_parts(
         step,
-        side_by_side(*sides),
+        parallel_parts(*sides),
         partial(_double_part, doubling),
         merge,
         part_lines=PART_LINES,

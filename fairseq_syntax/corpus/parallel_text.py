@@ -35,7 +35,7 @@ _TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|t
 _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
 
 
-def read_text(path: Path) -> Iterator[str]:
+def read_plain_text(path: Path) -> Iterator[str]:
     """The lines of a text file, plain or compressed."""
     for line in read_lines(path):
         yield single_spaced(line)
@@ -81,7 +81,7 @@ def read_side(path: Path) -> Iterator[str]:
     if is_markup(path):
         return (segment.text for segment in read_segments(path))
     name = os.path.basename(uncompressed_name(path))
-    return read_tagged(path) if name.startswith("train.tags.") else read_text(path)
+    return read_tagged(path) if name.startswith("train.tags.") else read_plain_text(path)
 
 
 def parallel(*paths: Path, langs: Sequence[str | None] = (None, None)) -> Iterator[Row]:

@@ -78,7 +78,7 @@ def escape_subword_nmt(word: str, space: bool) -> str:
     return word if space else JOINER + word
 
 
-def unescape(text: str) -> str:
+def unescape_marks(text: str) -> str:
     """Restore escaped marks in a text."""
     return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
 
@@ -256,7 +256,7 @@ class SentencePieceSegmenter(Segmenter):
             pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
         if self._byte_of:
             pieces = self._without_bytes(pieces)
-        return unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
+        return unescape_marks("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
 
     def _without_bytes(self, pieces: Iterable[str]) -> Iterator[str]:
         """The pieces, with the text of each run of byte pieces in their place."""
@@ -301,7 +301,7 @@ class SubwordNmtSegmenter(Segmenter):
                 words[-1] += piece if inside else piece.removeprefix(JOINER)
             else:
                 words.append(piece)
-        return unescape(" ".join(words))
+        return unescape_marks(" ".join(words))
 
 
 class WordSegmenter(SubwordNmtSegmenter):

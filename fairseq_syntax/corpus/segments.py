@@ -91,7 +91,7 @@ def _of_nist(text: str, path: Path) -> Iterator[Segment]:
         if not match[5]:
             line = text.count("\n", 0, match.start()) + 1
             raise SyntaxDataError("this <seg> does not end", path=path, line=line, hint="is the file cut off?")
-        sentence, place = single_spaced(unescape(match[4])), (max(document - 1, 0), number)
+        sentence, place = single_spaced(unescape_entities(match[4])), (max(document - 1, 0), number)
         yield Segment(docid, attributes.get("id"), place, sentence, of_set.get("sysid"))
         number += 1
 
@@ -167,6 +167,6 @@ def paired(sides: Sequence[Sequence[Segment]], paths: Sequence[Path]) -> Iterato
         yield (text, *(other[name] for other in others))
 
 
-def unescape(text: str) -> str:
+def unescape_entities(text: str) -> str:
     """Resolve character entities once; a lone ``&`` is kept."""
     return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)

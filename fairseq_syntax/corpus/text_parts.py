@@ -49,7 +49,7 @@ def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
             yield (before + part.start, end), part
 
 
-def side_by_side(*sides: Iterable[TextPart]) -> Iterator[tuple[Span, tuple[TextPart, ...]]]:
+def parallel_parts(*sides: Iterable[TextPart]) -> Iterator[tuple[Span, tuple[TextPart, ...]]]:
     """The parts of parallel texts and their parses, with their line spans [start, end)."""
     for parts in zip(*sides, strict=True):
         yield (parts[0].start, parts[0].end), parts

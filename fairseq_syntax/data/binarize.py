@@ -18,11 +18,11 @@ import pyarrow as pa
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.segmentation import Segmenter, spaces_before
 from fairseq_syntax.corpus.store import schema as layout
-from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack_chunk, relabelled
+from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack_chunk, with_label_ids
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, parallel_parts, text_parts
 from fairseq_syntax.data.directory import (
     check_same_segmentation,
     file_fingerprint,
@@ -153,7 +153,7 @@ def binarize(
     parses = conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines)
     note, _ = map_parts(
         step,
-        side_by_side(texts, parses),
+        parallel_parts(texts, parses),
         make,
         lambda made: _merge(made, out, labels, with_arcs, metadata),
         part_lines=SENTENCES_PER_CHUNK,
@@ -217,7 +217,7 @@ def _merge(
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), layout.schema(with_arcs))
             tables = {column: np.array(inventory.ids(column, names)) for column, names in note["labels"].items()}
             with errors_in(out):
-                batch = relabelled(batch, tables)
+                batch = with_label_ids(batch, tables)
             yield batch
 
     metadata |= {

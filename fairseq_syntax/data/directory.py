@@ -66,7 +66,7 @@ def language_files(lang: str) -> tuple[str, ...]:
     return dictionary_path("", lang), labels_path("", lang), segmentation_path("", lang), model
 
 
-def split_files(split: str, source_lang: str, target_lang: str | None, *, combine: bool = False) -> re.Pattern[str]:
+def split_pattern(split: str, source_lang: str, target_lang: str | None, *, combine: bool = False) -> re.Pattern[str]:
     """The files of a split: tokens, alignments and stores; with ``combine``, also of ``train1`` and so on."""
     pair, number = re.escape(f"{source_lang}-{target_lang}"), r"\d*" if combine else ""
     return re.compile(rf"{re.escape(split)}{number}(\.align)?\.{pair}\..+\Z")
@@ -159,7 +159,7 @@ class DataDirectory:
         self.check_language_files()
         tokens = [name for name in self._manifest.files if not name.endswith(STORE_SUFFIX)]
         for pair in (self.langs.values(), reversed(self.langs.values())):  # as in fairseq
-            pattern = split_files(split, *pair, combine=combine)
+            pattern = split_pattern(split, *pair, combine=combine)
             if names := list(filter(pattern.match, tokens)):
                 checksums = self._manifest.check(names, once=True)
                 return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}

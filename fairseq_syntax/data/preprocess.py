@@ -21,7 +21,7 @@ import numpy as np
 from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
-from fairseq_syntax.data.directory import dictionary_path, language_files, split_files
+from fairseq_syntax.data.directory import dictionary_path, language_files, split_pattern
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, load_tokens, make_dictionary
 from fairseq_syntax.errors import SyntaxDataError
@@ -45,7 +45,7 @@ class Side(NamedTuple):
     parse: str
 
 
-def languages(args: Namespace) -> list[str]:
+def binarized_languages(args: Namespace) -> list[str]:
     """The languages that are binarized: the source and, if there is one, the target."""
     return [args.source_lang] if args.only_source or not args.target_lang else [args.source_lang, args.target_lang]
 
@@ -64,7 +64,7 @@ def sides(args: Namespace) -> Iterator[Side]:
         SyntaxDataError: neither side of a split has a parse, but another split has one, or a parse is not in the
             folder given for it
     """
-    langs = languages(args)
+    langs = binarized_languages(args)
 
     def parse_of(prefix: str, lang: str) -> str:
         if args.source_parses and lang == args.source_lang:
@@ -97,7 +97,7 @@ def check_input(args: Namespace) -> None:
     """
     if not list(sides(args)):
         logger.warning("no text has a parse (PREFIX.LANG%s), so the data are for models that need none", PARSE_SUFFIX)
-    check_text(args)
+    check_text_and_parses(args)
     files = _dictionary_files(args)
     for path in filter(None, files.values()):
         load_dictionary(path)
@@ -110,16 +110,16 @@ def check_input(args: Namespace) -> None:
         LabelInventory.load(path)
 
 
-def check_text(args: Namespace) -> None:
+def check_text_and_parses(args: Namespace) -> None:
     """Check the texts and parses; see :func:`check_input`."""
     _check_segmentations(args)
-    for lang in languages(args):
+    for lang in binarized_languages(args):
         if not _labels_file(args, lang):
             labels = LabelInventory()
             for side in (side for side in sides(args) if side.lang == lang):
                 labels.note_parse(side.parse)
     for _, prefix in splits(args):
-        paths = [f"{prefix}.{lang}" for lang in languages(args)]
+        paths = [f"{prefix}.{lang}" for lang in binarized_languages(args)]
         links = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
         if os.path.exists(links):
             paths.append(links)
@@ -133,7 +133,7 @@ def check_text(args: Namespace) -> None:
 
 
 def _check_segmentations(args: Namespace) -> None:
-    for lang in languages(args):
+    for lang in binarized_languages(args):
         texts = [f"{prefix}.{lang}" for _, prefix in splits(args)]
         check_segmentation(texts, lang, None if args.trainpref else args.destdir)
 
@@ -198,11 +198,11 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             labels.unknown.clear()
         labels.save(path)
     _, first = next(splits(args))
-    for lang in languages(args):
+    for lang in binarized_languages(args):
         copy_segmentation(os.path.dirname(first) or ".", args.destdir, lang)
-    names = [name for lang in languages(args) for name in language_files(lang)]
+    names = [name for lang in binarized_languages(args) for name in language_files(lang)]
     for split, _ in splits(args):
-        names += filter(split_files(split, args.source_lang, args.target_lang).match, os.listdir(args.destdir))
+        names += filter(split_pattern(split, args.source_lang, args.target_lang).match, os.listdir(args.destdir))
     note_files(args.destdir, names)
 
 
@@ -262,7 +262,7 @@ def _dictionary_files(args: Namespace) -> dict[str, str | None]:
     """The dictionary given for each language; None if it is made from the training text."""
     files = {args.source_lang: args.srcdict, args.target_lang: args.tgtdict}
     joined = args.srcdict or args.tgtdict
-    return {lang: joined if args.joined_dictionary else files[lang] for lang in languages(args)}
+    return {lang: joined if args.joined_dictionary else files[lang] for lang in binarized_languages(args)}
 
 
 def _make_dictionaries(args: Namespace) -> dict[str, Any]:

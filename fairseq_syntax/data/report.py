@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_syntax.corpus.cycles import ends_in_cycle
 from fairseq_syntax.corpus.parsed_line import draw_tree
-from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, unescape
+from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, unescape_marks
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
@@ -77,10 +77,10 @@ def word_of(pieces: list[str]) -> str:
     """The word spelled by pieces, without segmentation marks."""
     text = "".join(piece.removesuffix(SEPARATOR) for piece in pieces)
     word = text.removeprefix(SPACE_MARK).removeprefix(JOINER)
-    return unescape(word.replace(SPACE_MARK, " ") or text)
+    return unescape_marks(word.replace(SPACE_MARK, " ") or text)
 
 
-def report(store: SyntaxStore, groups: str = "ud") -> str:
+def store_report(store: SyntaxStore, groups: str = "ud") -> str:
     """The summary of a store and the frequencies of its labels as text, with the mass in label groups of LDD."""
     counts = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
     empty = cyclic = 0

@@ -115,7 +115,7 @@ class Control:
             return one_best(sentence)
         if name == "damaged":
             return self._damaged(sentence, rng)
-        return with_heads(sentence, control_heads(name, sentence.heads, rng))
+        return with_tree(sentence, control_heads(name, sentence.heads, rng))
 
     def _damaged(self, sentence: SentenceTree, rng: Random) -> SentenceTree:
         assert self.wrong_arcs is not None  # checked in __post_init__
@@ -123,7 +123,7 @@ class Control:
         heads = with_wrong_arcs(sentence.heads, wanted, rng)
         wrong = sum(before != after for before, after in zip(sentence.heads, heads))
         self.counts.update(wrong_arcs=wrong, not_replaced=wanted - wrong)
-        return hedged(with_heads(sentence, heads), self.wrong_arcs)
+        return hedged(with_tree(sentence, heads), self.wrong_arcs)
 
     def _random(self, name: str, number: int) -> Random:
         # Seeded by a string, which is hashed in the same way in every process.
@@ -144,7 +144,7 @@ class Control:
                 if len(places) == 1:  # its own tree would not be a control, so it gets a random one
                     self.counts["without_partner"] += 1
                     alone = trees[places[0]]
-                    shuffled[places[0]] = with_heads(alone, control_heads("random", alone.heads, rng))
+                    shuffled[places[0]] = with_tree(alone, control_heads("random", alone.heads, rng))
             rest = iter(shuffled)
             for line in block:
                 yield with_sentences(line, list(islice(rest, len(line.sentences))))
@@ -190,7 +190,7 @@ def masses(arcs: Iterable[WordArc], column: int) -> dict[Any, float]:
     return mass
 
 
-def with_heads(sentence: SentenceTree, heads: list[int]) -> SentenceTree:
+def with_tree(sentence: SentenceTree, heads: list[int]) -> SentenceTree:
     """The sentence with new heads. Labels and probabilities are kept, but the old and new root swap theirs."""
     # The label `root` and its distribution always belong to the root.
     before, after = root_of(sentence.heads), root_of(heads)

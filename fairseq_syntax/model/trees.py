@@ -35,7 +35,7 @@ class Paths:
 
     def __init__(self, parent: Tensor, steps: int, may_have_cycles: bool = True) -> None:
         self._steps = steps
-        self.parent = without_cycles(parent, steps) if may_have_cycles else parent
+        self.parent = parents_without_cycles(parent, steps) if may_have_cycles else parent
         """Flat index of each word's parent; a root is its own parent."""
 
     @cached_property
@@ -205,7 +205,7 @@ def between_pieces(syntax: SyntaxBatch, between_words: Tensor) -> Tensor:
     return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1))
 
 
-def without_cycles(parent: Tensor, steps: int) -> Tensor:
+def parents_without_cycles(parent: Tensor, steps: int) -> Tensor:
     """:func:`.cycles.without_cycles` of all words of a batch at once, on any device; arguments as in :class:`Paths`."""
     word = torch.arange(parent.numel(), device=parent.device)
     ancestor, first = parent, word

@@ -55,7 +55,7 @@ def fault(error: BaseException) -> str | None:
     return None
 
 
-def report(command: str, error: BaseException) -> int | None:
+def report_fault(command: str, error: BaseException) -> int | None:
     """Print a user error on stderr and return the exit status; None if the traceback should be shown."""
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
@@ -122,7 +122,7 @@ def report_in_fairseq() -> None:
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        status = report(command, error)
+        status = report_fault(command, error)
         if status is None:
             usual(kind, error, trace)
         else:

@@ -26,7 +26,7 @@ from fairseq_syntax.model.trees import piece_distance
 from fairseq_syntax.systems.supervised_heads import log_attention
 
 
-def candidates(syntax: SyntaxBatch) -> Tensor:
+def target_keys(syntax: SyntaxBatch) -> Tensor:
     """The keys over which a row is compared with its target, [B, T, T] bool.
 
     They are the first pieces of all words of the row's sentence, without the row's own column. Rows of ``</s>``, of
@@ -43,7 +43,7 @@ def supervision(syntax: SyntaxBatch) -> Tensor:
     D is the number of edges between two words of a sentence, and i and j are their first pieces. A word's later pieces
     have 1 at its first piece. Rows without :func:`candidates` are 0.
     """
-    keys = candidates(syntax)
+    keys = target_keys(syntax)
     first = syntax.first_piece[:, :, None] == syntax.column[:, None, :]
     keys = torch.where(syntax.begins_word[:, :, None], keys, keys & first)
     weights = (-piece_distance(syntax).float()).masked_fill(~keys, -math.inf).softmax(dim=2)
@@ -58,7 +58,7 @@ def divergence(scores: Tensor, syntax: SyntaxBatch, elsewhere: bool = False) -> 
             penalized; otherwise it is renormalized over the candidates
     """
     target = supervision(syntax)
-    hidden = syntax.padding[:, None, :] if elsewhere else ~candidates(syntax)
+    hidden = syntax.padding[:, None, :] if elsewhere else ~target_keys(syntax)
     # where S is 0, the log may be −inf or NaN
     log_attended = log_attention(scores, hidden).masked_fill(target.eq(0), 0.0)
     return (torch.xlogy(target, target) - target * log_attended).sum(), target.any(dim=2).sum()

@@ -38,7 +38,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             option=option,
             hint="its path is not taken from --save-dir; without the option, checkpoint_last.pt there is",
         )
-    check_best_metric(cfg)
+    check_metric_direction(cfg)
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         raise SyntaxDataError(
@@ -57,7 +57,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         )
 
 
-def check_best_metric(cfg: SyntaxTranslationConfig) -> None:
+def check_metric_direction(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError if the worst checkpoint would be saved as the best, by a metric in the wrong direction."""
     name, maximize = str(cfg.best_checkpoint_metric), cfg.maximize_best_checkpoint_metric
     is_cost = name == "ppl" or name.endswith("loss")

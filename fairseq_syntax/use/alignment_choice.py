@@ -17,7 +17,7 @@ from fairseq_syntax.inference.alignment import Gold, WordAlignment, agreement
 from fairseq_syntax.inference.alignment_head import AlignmentHead
 
 
-def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
+def candidate_heads(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
     """All heads of :func:`.source_attention` and the mean of each layer, each with both values of ``shift``."""
     if of_lstm:
         return [AlignmentHead(shift=shift) for shift in (0, 1)]

@@ -109,7 +109,7 @@ def _check_alike(first: dict[str, Any], state: dict[str, Any], path: str) -> Non
         raise SyntaxDataError("was trained with another dictionary than the first", path=path, hint=hint)
 
 
-def save(state: dict[str, Any], path: StrPath) -> None:
+def save_checkpoint(state: dict[str, Any], path: StrPath) -> None:
     """Write a checkpoint atomically."""
     with atomic_open_binary(path) as file, as_data_error(path):
         torch.save(state, file)

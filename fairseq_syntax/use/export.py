@@ -21,7 +21,7 @@ from fairseq_syntax.use.loading import load_models
 from fairseq_syntax.use.plain import TrainedModel, checkpoint, write_checkpoint
 
 
-def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> TrainedModel:
+def load_exported_folder(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> TrainedModel:
     """Load a checkpoint for export.
 
     Args:

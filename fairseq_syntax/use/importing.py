@@ -214,7 +214,7 @@ def _compared(pretrained: Pretrained, args: Namespace, task: Any, state: dict[st
         return None
     ours = SyntaxTransformerModel.build_model(args, task).eval()
     ours.load_state_dict(state, strict=True)
-    comparison = compare(pretrained, ours, theirs)
+    comparison = compare_models(pretrained, ours, theirs)
     del ours, theirs
     gc.collect()
     for what, value in vars(comparison).items():
@@ -225,7 +225,9 @@ def _compared(pretrained: Pretrained, args: Namespace, task: Any, state: dict[st
 
 
 @torch.no_grad()
-def compare(pretrained: Pretrained, ours: Any, theirs: Any, sentences: Sequence[Sequence[int]] = ()) -> Comparison:
+def compare_models(
+    pretrained: Pretrained, ours: Any, theirs: Any, sentences: Sequence[Sequence[int]] = ()
+) -> Comparison:
     """Compare a model with transformers' own, padded on the left here and on the right there.
 
     Args:

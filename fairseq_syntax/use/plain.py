@@ -90,9 +90,9 @@ def why_not_plain(model: Any) -> str | None:
     if needs := getattr(model, "inference_needs", None):
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
-        return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
+        return f"{' and '.join(systems) or registered_name(model)} reads {what} of each sentence that it translates"
     if not isinstance(model, SyntaxTransformerModel):
-        return None if _is_of_fairseq(model) else f"{model_name(model)} is not a model of fairseq's own"
+        return None if _is_of_fairseq(model) else f"{registered_name(model)} is not a model of fairseq's own"
     if acting := acting_parts(model):
         return f"{' and '.join(acting)} needs no parse, but computes what no plain Transformer does"
     return None
@@ -119,12 +119,12 @@ def _is_of_fairseq(module: Any) -> bool:
     return type(module).__module__.split(".")[0] == "fairseq"
 
 
-def model_name(model: Any) -> str:
+def registered_name(model: Any) -> str:
     """The name under which the model is registered, such as ``dlaa_lstm``."""
     return next((name for name, kind in MODEL_REGISTRY.items() if kind is type(model)), type(model).__name__)
 
 
-def system_names(model: Any) -> list[str]:
+def systems_of_model(model: Any) -> list[str]:
     """The names of the systems in a model's encoder, then of those in its decoder."""
     sides = (getattr(model, side, None) for side in ("encoder", "decoder"))
     return [name for side in sides for name in getattr(side, "systems", ())]

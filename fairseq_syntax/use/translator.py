@@ -38,7 +38,7 @@ from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.inference.text_input import EncodedLine
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.use.alignment_choice import Ranked, candidates, choose
+from fairseq_syntax.use.alignment_choice import Ranked, candidate_heads, choose
 from fairseq_syntax.use.base import (
     SEARCH_OPTIONS,
     BaseTranslator,
@@ -50,7 +50,7 @@ from fairseq_syntax.use.base import (
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
 from fairseq_syntax.use.exported import CHECKPOINT, Exported, checkpoint_of, ctranslate2_folder
 from fairseq_syntax.use.loading import load_models, setup_task
-from fairseq_syntax.use.plain import model_name, system_names
+from fairseq_syntax.use.plain import registered_name, systems_of_model
 
 __all__ = ["Translator"]
 
@@ -195,7 +195,9 @@ class Translator(BaseTranslator):
 
     def _about(self) -> list[str]:
         size = sum(p.numel() for model in self.models for p in model.parameters())
-        names = [" with ".join(filter(None, [model_name(m), " and ".join(system_names(m))])) for m in self.models]
+        names = [
+            " with ".join(filter(None, [registered_name(m), " and ".join(systems_of_model(m))])) for m in self.models
+        ]
         several = f"{len(names)} models: " if len(names) > 1 else ""
         count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
@@ -284,7 +286,7 @@ class Translator(BaseTranslator):
                 layers = source_attention(model, batch["net_input"], of_batch)
                 by_head = {
                     one: list(cut(one.pick(layers), src_tokens, of_batch, one.shift, dictionary))
-                    for one in candidates(layers, default_head(model).layer is None)
+                    for one in candidate_heads(layers, default_head(model).layer is None)
                 }
             for place, number in enumerate(numbers):
                 # From the pieces themselves, since some may be <unk> in the dictionary.

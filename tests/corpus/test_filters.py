@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
-from fairseq_syntax.corpus.text_parts import conllu_parts, side_by_side
+from fairseq_syntax.corpus.text_parts import conllu_parts, parallel_parts
 from fairseq_syntax.runtime.parts import Parts
 
 EN = [
@@ -264,7 +264,7 @@ def test_a_file_that_changes_once_it_was_read_changes_nothing(corpus, monkeypatc
     other = other[:-1] if lines < 0 else [*other, "more" if changed != "conllu" else _sentence("more", line=8)]
 
     def then_changed(*given):
-        yield from side_by_side(*given)
+        yield from parallel_parts(*given)
         (corpus / changed).write_text("".join(line + "\n" for line in other), encoding="utf-8")
 
     conllu = (str(parse), str(corpus / "out.conllu"))
@@ -273,7 +273,7 @@ def test_a_file_that_changes_once_it_was_read_changes_nothing(corpus, monkeypatc
     for path in (*corpus.glob("out*"), *corpus.glob(".out*")):
         path.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(filters, "side_by_side", then_changed)
+        patch.setattr(filters, "parallel_parts", then_changed)
         assert _filter(corpus, Limits(), conllu=conllu) == whole
     assert (corpus / "out.conllu").read_bytes() == kept
     if changed == "conllu" and lines < 0:

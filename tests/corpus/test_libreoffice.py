@@ -174,7 +174,7 @@ def test_the_parts(packages):
         libreoffice.read_package(packages / f"libreoffice-help-{package}_4%3a7.4_all.deb")
         for package in ("en-us", "tr", "ja")
     )
-    parts = libreoffice.make_parts(english_text, dict(zip(("tr", "ja"), others)))
+    parts = libreoffice.split_by_page(english_text, dict(zip(("tr", "ja"), others)))
     more = parts.pop("more")
     pages = {part: {paragraph.key.page for paragraph in found} for part, found in parts.items()}
     assert all(pages.values()) and sum(map(len, pages.values())) == len(set.union(*pages.values()))

@@ -32,7 +32,7 @@ from fairseq_syntax.corpus.gathering import named_splits, read_split, split_file
 from fairseq_syntax.corpus.parallel_text import parallel, read_aspec, read_tagged, read_tsv
 from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
 from fairseq_syntax.corpus.readers.nist import evaluation
-from fairseq_syntax.corpus.segments import read_segments, unescape
+from fairseq_syntax.corpus.segments import read_segments, unescape_entities
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.outputs import read_text
 from fairseq_syntax.runtime.files import COMPRESSED, atomic_open
@@ -232,7 +232,7 @@ def test_iwslt_tags_are_read_back(tmp_path, side):
     ],
 )
 def test_entities_are_resolved_once(text, means):
-    assert unescape(text) == means
+    assert unescape_entities(text) == means
 
 
 @given(sentences, st.integers(1, 3))
@@ -241,7 +241,7 @@ def test_escaping_and_resolving_are_inverse(text, times):
     for _ in range(times):
         escaped = html.escape(escaped)
     for _ in range(times):
-        escaped = unescape(escaped)
+        escaped = unescape_entities(escaped)
     assert escaped == text
 
 

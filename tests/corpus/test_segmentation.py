@@ -32,7 +32,7 @@ from fairseq_syntax.corpus.segmentation import (
 )
 from fairseq_syntax.corpus.segmentation_training import read_words, train_segmenter
 from fairseq_syntax.corpus.words import single_spaced
-from fairseq_syntax.data.preprocess import check_text
+from fairseq_syntax.data.preprocess import check_text_and_parses
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.jobs import RecordedStep
 
@@ -650,12 +650,12 @@ def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_
     args = argparse.Namespace(trainpref=f"{out}/other.txt", validpref=None, testpref=None)
     args.source_lang, args.target_lang, args.only_source = "en", "xx", True
     args.source_labels = "labels.json"  # so that no parse is needed
-    check_text(args)
+    check_text_and_parses(args)
     args.testpref = f"{out}/other.txt,{out}/train"
     with data_error(path="train.en"):
-        check_text(args)
+        check_text_and_parses(args)
     (out / "train.en").write_text("a b\n", encoding="utf-8")  # pieces from elsewhere, of which nothing is known
-    check_text(args)
+    check_text_and_parses(args)
 
 
 def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, monkeypatch):
@@ -667,7 +667,7 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
     args = argparse.Namespace(trainpref=f"{out}/train", validpref=f"{out}/valid", testpref=None)
     args.source_lang, args.target_lang, args.only_source = "en", "xx", True
     args.source_labels = "labels.json"  # so that no parse is needed
-    check_text(args)
+    check_text_and_parses(args)
 
     def begin(self, begin=RecordedStep.begin):
         begin(self)
@@ -678,16 +678,16 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
         patch.setattr(RecordedStep, "begin", begin)
         assert run_segment(*train, "--vocab-size", "80", "--input", corpus, valid) == 130, "interrupted"
     with data_error(path="valid.en"):
-        check_text(args)
+        check_text_and_parses(args)
     run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
-    check_text(args)
+    check_text_and_parses(args)
     parse = tmp_path / "p.en.conllu"
     parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
     run_segment(*train, "--vocab-size", "80", "--input", parse, "--overwrite")
     with data_error(path="train.en"):
-        check_text(args)
+        check_text_and_parses(args)
     nothing = {"trainpref": None, "validpref": None, "destdir": str(tmp_path / "data")}
-    check_text(argparse.Namespace(**{**vars(args), **nothing}))  # dictionaries alone
+    check_text_and_parses(argparse.Namespace(**{**vars(args), **nothing}))  # dictionaries alone
 
 
 def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):

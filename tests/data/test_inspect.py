@@ -29,7 +29,7 @@ from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
-from fairseq_syntax.data.report import Tokens, check, example, find_stores, report, word_of
+from fairseq_syntax.data.report import Tokens, check, example, find_stores, store_report, word_of
 from fairseq_syntax.model import trees
 
 VALID = "valid.en-de.en.syntax.arrow"
@@ -46,7 +46,7 @@ def segmented(request, data, tmp_path_factory):
 
 
 def test_the_numbers_are_those_of_the_parse(data):
-    text = report(SyntaxStore(data / VALID))
+    text = store_report(SyntaxStore(data / VALID))
     tokens = (data.parent / "seg/valid.en").read_text(encoding="utf-8").split()
     assert f"12 sentences, 72 words, {len(tokens)} pieces" in text and "empty" not in text
     assert "144 arcs (2.00 a word, mean mass 0.8800)" in text
@@ -58,9 +58,9 @@ def test_the_numbers_are_those_of_the_parse(data):
 
 
 def test_the_numbers_do_not_depend_on_how_much_is_read_at_once(data, monkeypatch):
-    whole = report(SyntaxStore(data / VALID))
+    whole = store_report(SyntaxStore(data / VALID))
     monkeypatch.setattr("fairseq_syntax.data.report._BLOCK", 5)
-    assert report(SyntaxStore(data / VALID)) == whole
+    assert store_report(SyntaxStore(data / VALID)) == whole
 
 
 def test_a_sentence_is_drawn_with_its_words_tree_and_arcs(data):
@@ -252,7 +252,7 @@ def test_any_tree_is_drawn_with_every_word_at_its_depth(heads, random):
 @given(st.integers(1, 12).flatmap(lambda n: st.lists(st.integers(0, n - 1), min_size=n, max_size=n)))
 def test_cycles_are_broken_where_the_models_break_them(heads):
     found = without_cycles(heads)
-    assert found == trees.without_cycles(torch.tensor(heads), len(heads).bit_length()).tolist()
+    assert found == trees.parents_without_cycles(torch.tensor(heads), len(heads).bit_length()).tolist()
     depths(found)
     assert len(draw_tree(list(map(str, heads)), heads).splitlines()) == len(heads)
 

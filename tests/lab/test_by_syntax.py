@@ -21,7 +21,7 @@ from fairseq_syntax.lab.scoring import properties, significance
 from fairseq_syntax.lab.scoring.by_property import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
-from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.tables import p_value
 
 TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"
@@ -199,9 +199,9 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
         assert [t["holm"][name] for t in tests] == significance.holm(raw)
         assert all(a >= p for a, p in zip(significance.holm(raw), raw)) and significance.holm(raw) != raw
     assert all(t["detectable"] > 0 and "seeds" not in t["holm"] for t in tests)
-    columns = {name: [*tables(report)][1].header.index(name) for name in ("bootstrap", "KS")}
+    columns = {name: [*score_tables(report)][1].header.index(name) for name in ("bootstrap", "KS")}
     for name, key in (("bootstrap", "bootstrap"), ("KS", "ks")):
-        shown = [row[columns[name]] for row in [*tables(report)][1].rows]
+        shown = [row[columns[name]] for row in [*score_tables(report)][1].rows]
         assert shown == [p_value(test["holm"][key]) for test in tests]
 
 

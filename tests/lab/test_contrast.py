@@ -43,7 +43,7 @@ def write(path, value) -> str:
 
 
 def counted(found: contrast.ContrastSet, scores: list[float], kind: str) -> dict[str, tuple[int, int]]:
-    report = contrast.evaluate(found, {"a": contrast.decisions(found, scores)})
+    report = contrast.evaluate_contrast(found, {"a": contrast.decisions(found, scores)})
     entries = report["groups"][kind]
     return {group: (e["systems"]["a"]["right"], e["systems"]["a"]["items"]) for group, e in entries.items()}
 
@@ -176,7 +176,7 @@ def test_wilsons_interval_solves_its_equation(right, total):
 def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
     baseline = np.array([False] * gained + [True] * lost + [True, False])
     system = np.array([True] * gained + [False] * lost + [True, False])
-    found = contrast.compare(baseline, system, np.arange(len(system)))
+    found = contrast.compare_decisions(baseline, system, np.arange(len(system)))
     n = gained + lost
     chance = [Fraction(math.comb(n, k), 2**n) for k in range(n + 1)]
     assert found["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
@@ -197,7 +197,7 @@ def test_the_p_of_random_signs_by_enumeration(items):
         for signs in product((-1, 1), repeat=len(differences))
     ]
     expected = sum(abs(one) >= observed for one in sums) / len(sums)
-    assert contrast.compare(baseline, system, sources)["p"] == pytest.approx(expected)
+    assert contrast.compare_decisions(baseline, system, sources)["p"] == pytest.approx(expected)
 
 
 def test_the_p_of_many_sources_is_that_of_a_normal_sum():
@@ -221,8 +221,8 @@ def test_the_level_is_kept_where_sources_have_several_items():
     own = alone = 0
     for _ in range(trials):
         baseline, system, sources = of_alike(rng, 60, 4)
-        own += contrast.compare(baseline, system, sources)["p"] < 0.05
-        alone += contrast.compare(baseline, system, np.arange(len(system)))["p"] < 0.05
+        own += contrast.compare_decisions(baseline, system, sources)["p"] < 0.05
+        alone += contrast.compare_decisions(baseline, system, np.arange(len(system)))["p"] < 0.05
     assert own / trials < 0.07 < 0.1 < alone / trials, "items as if independent"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_syntax.corpus.readers import options_of, reader
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PAPERS = ("pascal", "ldd", "supervised_heads", "lasyn", "dlaa")
@@ -19,13 +19,15 @@ names = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent
 
 def figures(path: str, metric: str = "BLEU", test: str | None = None) -> dict[str, float]:
     """The published figures of a recipe by metric and, where there are several, by test."""
-    (found,) = [one.figures for one in load(EXAMPLES / path).published if (one.metric, one.test) == (metric, test)]
+    (found,) = [
+        one.figures for one in load_recipe(EXAMPLES / path).published if (one.metric, one.test) == (metric, test)
+    ]
     return found
 
 
 @names
 def test_a_recipe_is_valid_and_says_what_it_is(path):
-    recipe = load(path)
+    recipe = load_recipe(path)
     head = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert "It has not been run at full size." in head and f"examples/{path.parent.name}/{path.name}" in head
     assert recipe.published and recipe.corpus.reader is not None
@@ -71,7 +73,7 @@ def test_ldd_gains_are_those_that_the_paper_prints(path):
         sign = -1 if metric == "TER" else 1  # less is better, and the paper counts an improvement as positive
         assert sign * (of["LDD"] - of["BL"]) == pytest.approx(gain, abs=0.001)
         assert sign * (of["LDD"] - of["UDP"]) == pytest.approx(gain_over_tree, abs=0.001)
-        assert list(of) == list(load(EXAMPLES / "ldd" / f"{path}.yaml").systems)
+        assert list(of) == list(load_recipe(EXAMPLES / "ldd" / f"{path}.yaml").systems)
 
 
 def test_averages_are_those_of_their_tests():
@@ -100,7 +102,9 @@ def test_averages_are_those_of_their_tests():
 def test_pascal_gains_are_those_that_the_paper_prints(corpus, gains):
     """Table 5 adds up: what each component gains over the one before it. (WMT17's 0.6 is over the Transformer.)"""
     (of,) = [
-        one.figures for one in load(EXAMPLES / f"pascal/table1-{corpus}.yaml").published if "Table 5" in one.source
+        one.figures
+        for one in load_recipe(EXAMPLES / f"pascal/table1-{corpus}.yaml").published
+        if "Table 5" in one.source
     ]
     assert {name: pytest.approx(of[name] - of["transformer"]) for name in gains} == gains
 
@@ -118,7 +122,7 @@ PASCAL_SETTINGS = {
 
 @pytest.mark.parametrize("corpus", PASCAL_SETTINGS)
 def test_pascal_settings_are_those_that_the_paper_prints(corpus):
-    recipe = load(EXAMPLES / f"pascal/table1-{corpus}.yaml")
+    recipe = load_recipe(EXAMPLES / f"pascal/table1-{corpus}.yaml")
     beta, heads, ignoring, dropout, updates, longest = PASCAL_SETTINGS[corpus]
     assert recipe.systems["PASCAL"].options == {"pascal-heads": heads, "parent-ignoring": ignoring}
     settings = {"adam-betas": f"(0.9, {beta})", "lr": "0.0007", "warmup-updates": "8000", "label-smoothing": "0.1"}
@@ -134,7 +138,7 @@ def test_pascal_settings_are_those_that_the_paper_prints(corpus):
 
 def test_dlaa_settings_are_those_that_the_paper_prints():
     for path, units, batch in (("table4-un-2m", "1024", "64"), ("table5-un-2m-620", "620", "32")):
-        recipe = load(EXAMPLES / f"dlaa/{path}.yaml")
+        recipe = load_recipe(EXAMPLES / f"dlaa/{path}.yaml")
         assert {value for key, value in recipe.size.items() if "layers" not in key} == {units}
         assert (recipe.train["optimizer"], recipe.train["batch-size"], recipe.pieces.size) == ("sgd", batch, 40000)
         dropout = {name: one.train.get("dropout", recipe.train["dropout"]) for name, one in recipe.systems.items()}
@@ -142,7 +146,7 @@ def test_dlaa_settings_are_those_that_the_paper_prints():
 
 
 def test_rnnsearch_reads_the_source_in_both_directions():
-    systems = load(EXAMPLES / "supervised_heads/table1-nist-zh-en.yaml").systems
+    systems = load_recipe(EXAMPLES / "supervised_heads/table1-nist-zh-en.yaml").systems
     bidirectional = {name for name, one in systems.items() if one.size.get("encoder-bidirectional") == "true"}
     assert bidirectional == {"RNNsearch", "SE-NMT", "Tree2Seq"}
 

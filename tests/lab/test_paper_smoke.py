@@ -16,7 +16,7 @@ from fairseq_syntax import cli
 from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
@@ -68,7 +68,7 @@ def name_of(path: Path) -> str:
 
 def reduced(path: Path, folder: Path) -> tuple[Recipe, Recipe]:
     """A recipe, with its corpus as small files in the folder, and its version for a smoke test."""
-    recipe = load(path, {"corpus.data": str(folder / "data"), "folder": str(folder / "out")})
+    recipe = load_recipe(path, {"corpus.data": str(folder / "data"), "folder": str(folder / "out")})
     paper_corpora.CORPORA[recipe.corpus.reader](folder / "data", (recipe.corpus.source, recipe.corpus.target))
     return recipe, smoke(recipe)
 

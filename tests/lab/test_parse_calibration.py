@@ -42,7 +42,7 @@ def test_attachment_is_that_of_the_shared_task_apart_from_subtypes():
     for subtypes in (True, False):
         if not subtypes:
             gold.deprels, parsed.deprels = ([label[:1] for label in line.deprels] for line in (gold, parsed))
-        found = calibration.report(calibration.compare([gold], [parsed]), 10, None)
+        found = calibration.calibration_report(calibration.compare_parses([gold], [parsed]), 10, None)
         scores = trees.score_trees(*(trees.collect_words([line], "x") for line in (gold, parsed)))
         assert found["uas"] == pytest.approx(scores["UAS"].f1) and 0.6 < found["uas"] < 1
         assert found["las"] < scores["LAS"].f1 if subtypes else found["las"] == pytest.approx(scores["LAS"].f1)
@@ -59,7 +59,7 @@ def softmaxes(n: int, size: int, temperature: float) -> tuple[np.ndarray, Choice
 
 
 def test_a_small_parse_word_by_word():
-    sample = calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(PARSED)])
+    sample = calibration.compare_parses([parse_conllu_block(GOLD)], [parse_conllu_block(PARSED)])
     confidence, correct = sample.heads.best()
     assert np.allclose(confidence, [0.7, 0.9, 0.5]) and correct.tolist() == [True, True, False]
     joint, both = sample.arcs.best()
@@ -73,7 +73,7 @@ def test_a_small_parse_word_by_word():
 
 def test_a_gold_arc_that_was_not_kept_is_an_error_of_the_parser():
     parsed = parse_conllu_block(PARSED.replace("0:root:0.9", "1:dep:0.9"))
-    sample = calibration.compare([parse_conllu_block(GOLD)], [parsed])
+    sample = calibration.compare_parses([parse_conllu_block(GOLD)], [parsed])
     assert sample.heads.best()[1].tolist() == [True, False, False]
     assert sample.labels.n == 2 and sample.tree_p[1] == 0.0
     assert np.isfinite(sample.heads.log_loss())
@@ -131,9 +131,9 @@ def test_a_known_temperature_is_found(temperature):
 )
 def test_what_cannot_be_compared(parsed):
     with data_error("line 1"):
-        calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
+        calibration.compare_parses([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
     with data_error():
-        calibration.compare([], [])
+        calibration.compare_parses([], [])
 
 
 def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
@@ -225,19 +225,19 @@ def test_flat_distributions_keep_their_mass_at_any_temperature():
 def test_without_gold_heads_there_is_no_temperature_to_fit():
     wrong = iter(("3:det:0.6", "3:root:0.5", "1:obj:0.4"))
     parsed = re.sub(r"Arcs=\S+", lambda match: f"Arcs={next(wrong)}", PARSED)
-    sample = calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
+    sample = calibration.compare_parses([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
     assert not sample.labels.n
-    report = calibration.report(sample, 10, (2.0, 1.5))
+    report = calibration.calibration_report(sample, 10, (2.0, 1.5))
     assert report["temperature"] == {"head": None, "label": None}
-    (words, *_) = calibration.tables(report)
+    (words, *_) = calibration.calibration_tables(report)
     assert not any("best fit" in note for note in words.notes) and len(words.notes) == 2
 
 
 def test_without_gold_labels_there_is_a_temperature_of_heads_alone():
     parsed = re.sub(r":[a-z]+:", ":other:", PARSED)
-    report = calibration.report(
-        calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)]), 10, (2, 1)
+    report = calibration.calibration_report(
+        calibration.compare_parses([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)]), 10, (2, 1)
     )
     assert report["temperature"]["head"] > 0 and report["temperature"]["label"] is None
-    (words, *_) = calibration.tables(report)
+    (words, *_) = calibration.calibration_tables(report)
     assert re.match(r"best fit: --temperature \S+; heads", words.notes[0]) and "--label-temperature" in words.notes[1]

@@ -273,18 +273,18 @@ def test_a_reliability_diagram_names_its_error():
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_figure_is_saved_and_always_the_same(tmp_path, ending):
     for name in ("one", "two"):
-        plot.save(plot.box_plot({"a": np.arange(9.0)}, "chrF"), tmp_path / f"{name}.{ending}")
+        plot.save_figure(plot.box_plot({"a": np.arange(9.0)}, "chrF"), tmp_path / f"{name}.{ending}")
     one, two = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("one", "two"))
     assert len(one) > 2000 and one == two
     with data_error(path="x.gif"):
-        plot.save(plot.box_plot({"a": np.arange(9.0)}, "chrF"), tmp_path / "x.gif")
+        plot.save_figure(plot.box_plot({"a": np.arange(9.0)}, "chrF"), tmp_path / "x.gif")
 
 
 @pytest.mark.parametrize("text, fonts", [("猫", "CJK"), ("日本語の", "CJK"), ("العربية", "Arabic")])
 def test_names_in_any_script_are_drawn_and_not_boxes(tmp_path, text, fonts, caplog, recwarn):
     if not any("Noto" in font.name and fonts in font.name for font in font_manager.fontManager.ttflist):
         pytest.skip(f"no Noto {fonts} font is installed")
-    plot.save(plot.box_plot({text: np.arange(9.0), "a": np.arange(9.0)}, "BLEU"), tmp_path / "x.png")
+    plot.save_figure(plot.box_plot({text: np.arange(9.0), "a": np.arange(9.0)}, "BLEU"), tmp_path / "x.png")
     assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"
     assert np.asarray(Image.open(tmp_path / "x.png").convert("L")).min() == 0
 
@@ -319,7 +319,7 @@ def test_dollar_signs_are_no_mathematics(tmp_path):
         plot.training_curves({name: {"valid": {"loss": [(1, 1.0)]}} for name in names}, ["loss"]),
         plot.reliability_diagram({name: [(0.5, 0.25, 100)] for name in names}),
     ):
-        plot.save(figure, tmp_path / "x.png")
+        plot.save_figure(figure, tmp_path / "x.png")
         texts = [text.get_text() for text in figure.findobj(Text) if "$" in text.get_text()]
         texts = [text for text in texts if "mathdefault" not in text]  # of the numbers at an axis
         assert texts and not any(map(is_math_text, texts)), texts

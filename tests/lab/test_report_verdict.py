@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.side_by_side import chosen, differences
 from fairseq_syntax.lab.recipes.verdict import caption, changes, command, is_too_low, sentence
 
@@ -56,7 +56,7 @@ def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_pat
     own.write_text("extends: paper.yaml\nfolder: elsewhere\ntrain: {lr: 0.001}\nsize: {encoder-layers: 2}\n")
 
     def plan(path, **changes):
-        return Plan(load(path, {key.replace("__", "."): value for key, value in changes.items()}), path)
+        return Plan(load_recipe(path, {key.replace("__", "."): value for key, value in changes.items()}), path)
 
     assert changes(plan(paper)).values == [] == changes(plan(paper, folder="x", parse__source__models="y")).values
     small = plan(paper, train__max_update="100", parse__source__parser="supar")
@@ -72,9 +72,9 @@ def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_pat
 def test_null_on_the_command_line_is_the_default(tmp_path):
     path = tmp_path / "paper.yaml"
     path.write_text(PAPER + "commands: {one: {reason: r, run: r, outputs: [o]}}\n")
-    assert load(path).commands and not load(path, {"commands": "null"}).commands
-    assert load(path, {"published": "null", "train.lr": "null"}).train == {"max-update": "4000"}
-    system = load(path, {"systems.plain.train.lr": "null"}).systems["plain"]
+    assert load_recipe(path).commands and not load_recipe(path, {"commands": "null"}).commands
+    assert load_recipe(path, {"published": "null", "train.lr": "null"}).train == {"max-update": "4000"}
+    system = load_recipe(path, {"systems.plain.train.lr": "null"}).systems["plain"]
     assert system.train == {"lr": None}, "which takes it from the recipe's options"
 
 

@@ -25,7 +25,7 @@ from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
-from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.tables import Table
 
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
@@ -160,7 +160,7 @@ def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_pat
         found = {s["name"]: s["tests"] for s in both["systems"] if "tests" in s} if base == "b" else None
         assert (found or both["also_against"][base]) == expected
     assert list(both["also_against"]) == ["a"]
-    assert [table.title for table in [*tables(both)][1:]] == ["Against b", "Against a"]
+    assert [table.title for table in [*score_tables(both)][1:]] == ["Against b", "Against a"]
     with pytest.raises(SyntaxDataError):
         evaluate(systems, [refs], options, also_against=["d"])
 
@@ -229,7 +229,7 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == found.p
     assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (found.low, found.high)
     assert tests["difference"] == pytest.approx(found.difference)
-    text = next(tables(report)).render()
+    text = next(score_tables(report)).render()
     assert "±" in text and "seeds" in text
 
 
@@ -250,7 +250,7 @@ def test_a_report_counts_unknown_words():
     runs = [Translations("", ["ein <unk> sieht <unk>"] * 20, []), Translations("", ["ein Hund sieht <unk>"] * 20, [])]
     report = evaluate([ScoredSystem("a", runs)], [["ein Hund sieht es"] * 20], ScoreOptions(metrics=["bleu"]))
     assert report["systems"][0]["unknown"] == 30
-    assert any("a 30" in note for note in next(tables(report)).notes)
+    assert any("a 30" in note for note in next(score_tables(report)).notes)
 
 
 def test_identical_systems_do_not_differ():
@@ -306,7 +306,7 @@ def test_two_references(files):
     assert report["systems"][0]["mean"]["RIBES"] >= one["systems"][0]["mean"]["RIBES"]
     ratio = re.search(r"ratio = ([\d.]+)", printed["verbose_score"])[1]
     assert report["systems"][0]["length"] == pytest.approx(100 * float(ratio), abs=0.06)
-    assert f"{report['systems'][0]['length']:.1f} %" in next(tables(report)).render("text")
+    assert f"{report['systems'][0]['length']:.1f} %" in next(score_tables(report)).render("text")
     assert one["systems"][0]["length"] is None
 
 
@@ -346,7 +346,9 @@ def test_distinct_1_counts_all_hypotheses():
 def test_bleu_and_distinct_1_of_varied_translations_are_those_of_each_distance():
     references = {0: "a b c d e f", 1: "g h i j k"}
     texts = [(0, 0, "a b c d e f"), (1, 0, "g h i j x"), (0, 2, "a b c x e f"), (0, 2, "a b c d"), (1, 2, "y")]
-    found = diversity.measure([diversity.Variation(s, distance, (), text) for s, distance, text in texts], references)
+    found = diversity.measure_diversity(
+        [diversity.Variation(s, distance, (), text) for s, distance, text in texts], references
+    )
     for row, distance in zip(found, (0, 2), strict=True):
         group = [(text, references[s]) for s, d, text in texts if d == distance]
         lines, refs = map(list, zip(*group))
@@ -492,7 +494,7 @@ def test_two_systems_and_no_score_to_test(files):
     systems = [read_system(f"{name}={files / name}") for name in "ab"]
     report = evaluate(systems, [read_text(files / "ref")], ScoreOptions(metrics=["distinct1"]))
     assert report["systems"][1]["tests"] == {}
-    scores, tests = (table.render() for table in tables(report))
+    scores, tests = (table.render() for table in score_tables(report))
     assert "distinct-1" in scores and "Against a" in tests
 
 

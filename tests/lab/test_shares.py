@@ -16,8 +16,8 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate
-from fairseq_syntax.lab.scoring.report import tables as score_tables
-from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by, share_table, tables
+from fairseq_syntax.lab.scoring.report import score_tables as score_tables
+from fairseq_syntax.lab.scoring.shares import by_table, measure_by, measure_shares, share_table, shares_tables
 from fairseq_syntax.lab.scoring.significance import Resampled
 from tools.coverage import Mean
 
@@ -38,14 +38,14 @@ def runs(**shares: float) -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize("key", ["bleu", "chrf"])
 def test_figures_are_those_of_sacrebleu(key):
     systems = runs(base=0.4, S=0.1, S_linear=0.2, T=0.3, U_linear=0.2)  # U is not finished
-    rows = measure(Resampled(Scorer(key, [REFERENCES]), systems, 50), "base", ["linear", "random"])
+    rows = measure_shares(Resampled(Scorer(key, [REFERENCES]), systems, 50), "base", ["linear", "random"])
 
     def corpus(name: str) -> float:
         score = sacrebleu.corpus_bleu if key == "bleu" else sacrebleu.corpus_chrf
         return float(np.mean([score(lines, [REFERENCES]).score for lines in systems[name]]))
 
     assert [row["system"] for row in rows] == ["S", "T"]
-    named_so = measure(
+    named_so = measure_shares(
         Resampled(Scorer(key, [REFERENCES]), runs(base=0.4, linear=0.1, S=0.2, S_linear=0.3), 5), "base", ["linear"]
     )
     assert [row["system"] for row in named_so] == ["linear", "S"], "a system may be called as a control is"
@@ -64,10 +64,10 @@ def test_figures_are_those_of_sacrebleu(key):
 def test_a_subset_of_the_sentences():
     systems = runs(base=0.4, S=0.1)
     chosen = [1, 4, 9, 16, 25]
-    found = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 5, subset=chosen), "base", [])[0]["gain"][0]
+    found = measure_shares(Resampled(Scorer("bleu", [REFERENCES]), systems, 5, subset=chosen), "base", [])[0]["gain"][0]
     part = {n: [[lines[i] for i in chosen] for lines in found] for n, found in systems.items()}
     scorer = Scorer("bleu", [[REFERENCES[i] for i in chosen]])
-    assert found == pytest.approx(measure(Resampled(scorer, part, 5), "base", [])[0]["gain"][0])
+    assert found == pytest.approx(measure_shares(Resampled(scorer, part, 5), "base", [])[0]["gain"][0])
 
 
 def test_intervals_of_a_property():
@@ -78,12 +78,12 @@ def test_intervals_of_a_property():
     (found,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], draws=10)
     assert [i["sentences"] for i in found["intervals"]] == [10, 20]
     resampled = Resampled(scorer, systems, 10, subset=range(10))
-    assert found["intervals"][0]["rows"] == measure(resampled, "base", ["linear"])
+    assert found["intervals"][0]["rows"] == measure_shares(resampled, "base", ["linear"])
     groups = [str(n // 3) for n in range(30)]
     grouped = Resampled(scorer, systems, 10, subset=range(10), groups=groups)
     options = {"draws": 10, "groups": groups}
     (of_groups,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], **options)
-    assert of_groups["intervals"][0]["rows"] == measure(grouped, "base", ["linear"])
+    assert of_groups["intervals"][0]["rows"] == measure_shares(grouped, "base", ["linear"])
     assert of_groups["intervals"][0]["rows"] != found["intervals"][0]["rows"]
     assert [i["groups"] for i in of_groups["intervals"]] == [4, 7], "one is in both"
     assert "(" not in str(by_table("chrF", of_groups).rows), "too few groups for intervals, although not sentences"
@@ -105,7 +105,7 @@ def test_the_interval_of_a_share_is_that_of_the_draws():
         of_seeds={name: [0] for name in drawn},
         difference=lambda system, other: difference,
     )
-    (row,) = measure(cast(Resampled, resampled), "base", ["linear"])
+    (row,) = measure_shares(cast(Resampled, resampled), "base", ["linear"])
     kept, low, high = row["controls"]["linear"]["kept"]
     finite = sorted(shares[5:])
     assert kept == pytest.approx(0.5) and low == pytest.approx(finite[5])
@@ -116,7 +116,9 @@ def test_the_interval_of_a_share_is_that_of_all_samples_of_six_sentences():
     rng = np.random.default_rng(4)
     base = rng.normal(size=6)
     systems = {"base": base, "S": base + rng.normal(2, 1, 6), "S.linear": base + rng.normal(1, 1, 6)}
-    (row,) = measure(Resampled(Mean(), {name: [of.tolist()] for name, of in systems.items()}, 8000), "base", ["linear"])
+    (row,) = measure_shares(
+        Resampled(Mean(), {name: [of.tolist()] for name, of in systems.items()}, 8000), "base", ["linear"]
+    )
     kept, low, high = row["controls"]["linear"]["kept"]
     samples = np.array(list(itertools.product(range(6), repeat=6)))
     means = {name: of[samples].mean(1) for name, of in systems.items()}
@@ -129,7 +131,7 @@ def test_the_interval_of_a_share_is_that_of_all_samples_of_six_sentences():
 
 def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
-    row = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
+    row = measure_shares(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
     assert row["gain"][1] <= 0 and row["controls"]["linear"]["kept"] is None
     table = share_table("BLEU", [row], "test", 30)
     few = share_table("BLEU", [row], "test", 9)
@@ -143,7 +145,7 @@ def test_no_share_of_a_gain_that_may_be_nothing():
 
 def test_a_loss_has_no_share_and_is_not_called_a_gain():
     resampled = Resampled(Scorer("bleu", [REFERENCES]), runs(base=0.2, T=0.6, T_linear=0.4), 100)
-    (row,) = measure(resampled, "base", ["linear"])
+    (row,) = measure_shares(resampled, "base", ["linear"])
     assert row["gain"][2] < 0 and row["controls"]["linear"]["kept"] is None
     notes = share_table("BLEU", [row], "test", 30).notes
     assert "no share is given of a loss" in notes and not any("gain that may be 0" in note for note in notes)
@@ -152,7 +154,7 @@ def test_a_loss_has_no_share_and_is_not_called_a_gain():
 def test_a_control_that_does_harm_is_named():
     """The parse gains nothing, and looks useful beside a control that loses."""
     shares = {"base": 0.3, "S": 0.3, "S_linear": 0.6, "S_shuffled": 0.1}
-    rows = measure(Resampled(Scorer("bleu", [REFERENCES]), runs(**shares), 100), "base", ["linear", "shuffled"])
+    rows = measure_shares(Resampled(Scorer("bleu", [REFERENCES]), runs(**shares), 100), "base", ["linear", "shuffled"])
     assert rows[0]["controls"]["linear"]["syntax"][1] > 0
     notes = [note for note in share_table("BLEU", rows, "test", 30).notes if "worse than the baseline" in note]
     assert len(notes) == 1 and "S.linear" in notes[0] and "S.shuffled" not in notes[0]
@@ -168,7 +170,7 @@ def test_notes_name_what_was_drawn_and_a_baseline_of_one_seed(groups, monkeypatc
     by = [Property.of("length@1")]
     options = ScoreOptions(metrics=["bleu"], resamples=20, trials=0, by=by, controls=["linear"], controls_by=by)
     report = evaluate(systems, [REFERENCES], options, baseline="base", parses=parses, groups=groups)
-    gains, by_length = tables(report, "test")
+    gains, by_length = shares_tables(report, "test")
     assert any(note.startswith("one seed of base:") for note in gains[0].notes)
     over = "sentences" if groups is None else "groups"
     notes = [note for table in (*gains, *by_length, *score_tables(report)) for note in table.notes]

@@ -26,7 +26,7 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, Token
 from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.lab.figures.heatmap import arc_levels, heat_maps
-from fairseq_syntax.lab.figures.plot import save
+from fairseq_syntax.lab.figures.plot import save_figure
 from fairseq_syntax.lab.figures.sentences import collect
 from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
@@ -314,7 +314,7 @@ def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwa
         np.testing.assert_allclose(shown[:, ::-1] if lang == "ar" else shown, weights[head])
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {*exhibit.pieces} <= texts and "root .90" in texts and "dep .90" in texts
-    save(figure, tmp_path / "x.png")
+    save_figure(figure, tmp_path / "x.png")
     fonts = {"zh": "CJK", "ja": "CJK", "ar": "Arabic"}
     if lang == "en" or _has_font(fonts[lang]):
         assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"

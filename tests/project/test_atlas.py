@@ -20,10 +20,10 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
-from fairseq_syntax.lab.scoring.intervals import shown as _shown
+from fairseq_syntax.lab.scoring.intervals import shown_estimate as _shown
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
@@ -80,7 +80,7 @@ KEPT = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if re.search("^kept:",
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_a_recipe_finds_all_results_that_are_stored_with_it(path, tmp_path):
     """A change of the program or of a recipe must not make stored results unreadable without a word."""
-    work = Work(Plan(load(path, {"folder": str(tmp_path)}), path))
+    work = Work(Plan(load_recipe(path, {"folder": str(tmp_path)}), path))
     assert {str(run) for run in work.kept_runs} == set(work.kept.runs)
     assert {str(table) for table in work.results().reports} == set(work.kept.scores)
 
@@ -302,7 +302,7 @@ def test_a_length_penalty_only_orders_the_translations_of_a_beam(toy, trained, t
 @pytest.mark.parametrize("beam", [None, 3])
 def test_all_translations_of_a_beam_are_written_for_each_penalty(beam, tmp_path):
     """Also by a recipe that leaves the beam to fairseq, or has a length penalty of its own."""
-    of = Plan(load(ATLAS / "atis.yaml", {"folder": str(tmp_path)}), ATLAS / "atis.yaml")
+    of = Plan(load_recipe(ATLAS / "atis.yaml", {"folder": str(tmp_path)}), ATLAS / "atis.yaml")
     of.recipe.translate.__pydantic_extra__.update({"beam": beam, "lenpen": 0.6})
     stage = length_penalty.stage(of, of.runs[0], "valid")
     (args,) = (command.arguments() for command in stage.commands)
@@ -366,7 +366,7 @@ def test_parts_that_have_not_been_run_are_said_to_be_so(results):
 
 @pytest.mark.parametrize("first, names", [("libreoffice", measure.LANGUAGES), ("tuned", measure.TUNED)])
 def test_languages_differ_in_the_language_alone(first, names, results):
-    recipes = {name: load(ATLAS / f"{name}.yaml") for name in names}
+    recipes = {name: load_recipe(ATLAS / f"{name}.yaml") for name in names}
     assert len(recipes) == len({recipe.folder for recipe in recipes.values()})
     assert [recipe.name for recipe in recipes.values()] == list(results["languages"])
     german = recipes[first]
@@ -384,7 +384,7 @@ def test_languages_differ_in_the_language_alone(first, names, results):
 
 
 def test_the_rows_of_parse_quality_are_those_of_the_recipes():
-    named = set(load(ATLAS / "atis.yaml").systems) | set(load(ATLAS / "atis-parser.yaml").systems)
+    named = set(load_recipe(ATLAS / "atis.yaml").systems) | set(load_recipe(ATLAS / "atis-parser.yaml").systems)
     assert {*measure.without_relative(dict.fromkeys(named))} == {
         "transformer",
         *(page.name_of(*row) for row in page.parse_rows()),
@@ -454,7 +454,7 @@ def test_the_bootstrap_draws_pages(capsys):
 
 
 def test_a_smoke_test_needs_no_trees_of_all_sentences():
-    recipe = smoke(load(ATLAS / "atis.yaml"))
+    recipe = smoke(load_recipe(ATLAS / "atis.yaml"))
     assert recipe.parse.source.files is None and recipe.corpus.subset is not None
 
 

@@ -20,7 +20,7 @@ from tiny_syntax import encode, tiny_model
 from fairseq_syntax import cli, plugins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes import start
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.model.decoder import DecoderSystem
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem
 from fairseq_syntax.model.heads import HeadClaims, HeadSystem
@@ -87,10 +87,10 @@ def test_a_first_recipe_has_it_with_no_further_edit(own, text, monkeypatch, wher
         assert cli.main([*text.split(), "--system", "tree_alibi"]) == 0
     else:
         assert cli.main([*text.split(), "--system", "tree_alibi", "grandparent_head", "--user-dir", str(own)]) == 0
-        recipe = load(Path("recipe.yaml"))
+        recipe = load_recipe(Path("recipe.yaml"))
         assert Path("recipe.yaml").parent.joinpath(*recipe.user_dir).resolve() == own.resolve()
         assert recipe.systems["grandparent_head"].arch == "grandparent_transformer"
-    assert load(Path("recipe.yaml")).systems["tree_alibi"].arch == "tree_alibi_transformer"
+    assert load_recipe(Path("recipe.yaml")).systems["tree_alibi"].arch == "tree_alibi_transformer"
 
 
 def test_a_system_that_nothing_registers_is_told(own, text, capsys):

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pytest
 from warm_commands import warm_commands
 
-from fairseq_syntax.lab.recipes.reading import load as load_recipe
+from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

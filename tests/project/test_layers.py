@@ -143,3 +143,31 @@ def test_what_registration_reaches_is_small(plugin):
     files = [ROOT / m.replace(".", "/") for m in plugin]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
     assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 13_000
+
+
+# Modules of one folder may be alternatives of one interface, as the readers of corpora are, and share its names.
+ALTERNATIVES = {"cli", "compat", "corpus/parsing", "corpus/readers", "use"}
+OTHERS = {
+    "check",  # what a command checks of its arguments, and a back end of its installation
+    "commands",
+    "fingerprint",  # of a parser, and of values
+    "install",  # what the plugin changes in fairseq
+    "load",
+    "main",
+}
+
+
+def test_a_public_name_stands_for_one_thing():
+    """Of classes and functions: who has read one name does not meet it again for another thing."""
+    places: dict[str, set[Path]] = {}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(path)
+    twice = {name: paths for name, paths in places.items() if len(paths) > 1 and name not in OTHERS}
+    assert not {
+        name: sorted(str(path.relative_to(ROOT)) for path in paths)
+        for name, paths in twice.items()
+        if len({path.parent for path in paths}) > 1
+        or paths.pop().parent.relative_to(ROOT).as_posix() not in ALTERNATIVES
+    }

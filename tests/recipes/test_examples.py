@@ -8,8 +8,8 @@ import pytest
 
 from fairseq_syntax.lab.recipes.layout import located
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.report import as_markdown, report
+from fairseq_syntax.lab.recipes.reading import load_recipe
+from fairseq_syntax.lab.recipes.report import as_markdown, page_sections
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
@@ -27,7 +27,7 @@ def named(path: Path) -> str:
 @pytest.mark.checkout
 @pytest.mark.parametrize("path", RECIPES, ids=named)
 def test_every_recipe_is_one_and_has_stages(path):
-    recipe = load(path)
+    recipe = load_recipe(path)
     assert recipe.name
     plan = Plan(recipe, path)
     stages = plan.stages(plan.runs)
@@ -44,12 +44,12 @@ def test_every_recipe_is_one_and_has_stages(path):
 @pytest.mark.checkout
 @pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.stem)
 def test_a_recipe_of_a_corpus_ends_with_binarized_data_and_can_be_extended(path, tmp_path):
-    work = Work(Plan(load(path), path))
+    work = Work(Plan(load_recipe(path), path))
     stages = work.all_stages()
     assert work.to == "binarize" and stages[-1].kind == "binarize" and {"corpus", "parse"} < {s.kind for s in stages}
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"extends: {path}\nsystems: {{plain: {{arch: transformer}}}}\n")
-    work = Work(Plan(load(mine), mine))
+    work = Work(Plan(load_recipe(mine), mine))
     assert [stage.name for stage in work.stages()][: len(stages)] == [stage.name for stage in stages]
     assert {"train", "translate"} < {stage.kind for stage in work.stages()}
 
@@ -58,7 +58,7 @@ def test_a_recipe_of_a_corpus_ends_with_binarized_data_and_can_be_extended(path,
 @pytest.mark.parametrize("path", RECIPES, ids=named)
 def test_a_smoke_run_reads_no_file_with_a_line_for_each_sentence_of_a_test(path):
     """A smoke run has a few sentences of each test."""
-    plan = Plan(smoke(load(path)), path)
+    plan = Plan(smoke(load_recipe(path)), path)
     scored = [stage for table in plan.tables() if (stage := plan.score(table, plan.runs))]
     words = {word for stage in scored for command in stage.commands for word in str(command).split()}
     assert "--ref" in words and not {"--lines", "--groups"} & words
@@ -67,14 +67,14 @@ def test_a_smoke_run_reads_no_file_with_a_line_for_each_sentence_of_a_test(path)
 @pytest.mark.checkout
 @pytest.mark.parametrize("path", KEPT, ids=named)
 def test_results_that_are_kept_are_those_of_the_recipe(path, tmp_path):
-    recipe = load(path, {"folder": str(tmp_path)})
+    recipe = load_recipe(path, {"folder": str(tmp_path)})
     work = Work(Plan(recipe, path))
     assert work.kept_runs and len(work.kept_runs) == len(work.kept.runs)
     results = work.results()
     assert {str(table) for table in results.reports} == set(work.kept.scores)
     if recipe.page:  # as `run --report` writes it
         page = located(recipe.page, work.plan.base)
-        assert page.read_text(encoding="utf-8") == as_markdown(work.plan, list(report(work.plan, results)))
+        assert page.read_text(encoding="utf-8") == as_markdown(work.plan, list(page_sections(work.plan, results)))
 
 
 @pytest.mark.checkout
@@ -82,7 +82,7 @@ def test_results_of_another_recipe_are_not_taken(tmp_path):
     path = EXAMPLES / "multi30k" / "cpu.yaml"
 
     def changed(**changes: str) -> Work:
-        return Work(Plan(load(path, {"folder": str(tmp_path), **changes}), path))
+        return Work(Plan(load_recipe(path, {"folder": str(tmp_path), **changes}), path))
 
     other = changed(**{"train.lr": "0.5"})
     assert other.kept.runs and not other.kept_runs

@@ -15,9 +15,9 @@ from fairseq_syntax import cli
 from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.stages import Out
-from fairseq_syntax.lab.recipes.start import system_names
+from fairseq_syntax.lab.recipes.start import recipe_system_names
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
@@ -52,15 +52,15 @@ def init(target: str, more: str = "") -> None:
 
 def test_it_offers_every_registered_system():
     lstms = {arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SyntaxLSTMModel)}
-    assert set(system_names()) == {*ENCODER_SYSTEMS, *DECODER_SYSTEMS, *lstms}
+    assert set(recipe_system_names()) == {*ENCODER_SYSTEMS, *DECODER_SYSTEMS, *lstms}
 
 
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_every_system_is_beside_the_baseline_and_its_placebo(corpus, kind):
     """With relative positions beside it, and with what it reads of the parses."""
-    names = [name for name in system_names() if name.endswith("_lstm") == (kind == "lstm")]
+    names = [name for name in recipe_system_names() if name.endswith("_lstm") == (kind == "lstm")]
     init("de", f"--system {' '.join(names)}")
-    recipe = load(Path("recipe.yaml"))
+    recipe = load_recipe(Path("recipe.yaml"))
     first, *others = recipe.systems.items()
     assert first[1].arch == {"lstm": "lstm", "transformer": "relative_positions_transformer"}[kind]
     assert {name.removesuffix(".shuffled") for name, _ in others} | {first[0]} >= set(names)
@@ -76,7 +76,7 @@ def test_every_system_is_beside_the_baseline_and_its_placebo(corpus, kind):
 @pytest.mark.checkout
 def test_the_first_recipe_of_the_pages_is_what_it_writes(corpus):
     init("de")
-    written, shown = load(Path("recipe.yaml")), load(Path(__file__).parents[2] / "examples/first.yaml")
+    written, shown = load_recipe(Path("recipe.yaml")), load_recipe(Path(__file__).parents[2] / "examples/first.yaml")
     assert written.parse == shown.parse and written.score.shares == shown.score.shares
     for recipe in (written, shown):
         for system in recipe.systems.values():
@@ -87,11 +87,11 @@ def test_the_first_recipe_of_the_pages_is_what_it_writes(corpus):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_fairseq_trains_and_searches_with_every_system(corpus, kind):
-    names = [name for name in system_names() if name.endswith("_lstm") == (kind == "lstm")]
+    names = [name for name in recipe_system_names() if name.endswith("_lstm") == (kind == "lstm")]
     init("de", f"--system {' '.join(names)}")
     path = Path("recipe.yaml")
     path.write_text(path.read_text().replace("parser: stanza", f"parser: {CHAIN}"))
-    plan = Plan(load(path, {"pieces.size": "60"}), path)
+    plan = Plan(load_recipe(path, {"pieces.size": "60"}), path)
     runs = [run for run in plan.runs if plan.recipe.systems[run.system].parse == "parse"]
     assert list(problems(plan, plan.stages(runs), check_line)) == []
 
@@ -99,7 +99,7 @@ def test_fairseq_trains_and_searches_with_every_system(corpus, kind):
 @pytest.mark.parametrize(("names", "parsed"), [("PASCAL", True), ("relative-positions transformer", False)])
 def test_the_text_is_parsed_if_a_model_reads_a_parse(corpus, capsys, names, parsed):
     init("de", f"--system {names}")
-    recipe = load(Path("recipe.yaml"))
+    recipe = load_recipe(Path("recipe.yaml"))
     assert bool(recipe.parse.source) == parsed == ("no-models" in capsys.readouterr().out)
     assert ("pascal" in recipe.systems) == parsed and (recipe.score.shares is not None) == parsed
 
@@ -112,13 +112,13 @@ def test_lstms_and_transformers_are_not_of_one_recipe(corpus):
 
 def test_models_of_a_parser_are_used_where_no_system_needs_them(corpus):
     init("de", "--system relative_positions --model-dir models")
-    assert load(Path("recipe.yaml")).parse.source.models == "models"
+    assert load_recipe(Path("recipe.yaml")).parse.source.models == "models"
 
 
 def test_another_parser_is_in_the_recipe_and_in_its_commands(corpus, capsys):
     init("de", "--parser spacy --model-dir en_core_web_sm")
     assert "en_core_web_sm" in capsys.readouterr().out.splitlines()[0], "it is not installed, which is told at once"
-    recipe = load(Path("recipe.yaml"))
+    recipe = load_recipe(Path("recipe.yaml"))
     assert (recipe.parse.source.parser, recipe.parse.source.models) == ("spacy", "en_core_web_sm")
     plan = Plan(recipe, Path("recipe.yaml"))
     (command,) = [
@@ -131,13 +131,13 @@ def test_another_parser_is_in_the_recipe_and_in_its_commands(corpus, capsys):
     refused(["init", *files, "--parser", "spacy", "--system", "ldd", "--output", "ldd.yaml"], option="--distributions")
     assert not Path("ldd.yaml").exists()
     with data_error("distributions"):
-        load(Path("recipe.yaml"), {"parse.source.distributions": "true"})
+        load_recipe(Path("recipe.yaml"), {"parse.source.distributions": "true"})
 
 
 def test_what_suits_a_target_without_spaces(corpus):
     Path("ja").mkdir()
     init("ja", "--output ja/recipe.yaml")
-    recipe = load(Path("ja/recipe.yaml"))
+    recipe = load_recipe(Path("ja/recipe.yaml"))
     assert recipe.score.tokenize == "ja-mecab" and "max_ratio" not in recipe.corpus.filter
     assert recipe.pieces.character_coverage == {"ja": 0.9995} and recipe.pieces.size["ja"] >= 4000
     plan = Plan(recipe, Path("ja/recipe.yaml"))
@@ -153,7 +153,7 @@ def test_files_of_any_name_are_in_the_recipe(corpus, name):
     argv = ["init", "-s", "en", "-t", "de", "--train", *train, "--valid", f"{name}/valid"]
     argv += ["--test", f"2016={name}/test", "--model-dir", f"./{name}"]
     assert cli.main(argv) == 0
-    recipe = load(Path("recipe.yaml"))
+    recipe = load_recipe(Path("recipe.yaml"))
     assert recipe.corpus.train == train and recipe.corpus.valid == [f"{name}/valid"]
     assert [*recipe.corpus.tests] == ["2016"] and recipe.parse.source.models == name
 
@@ -167,7 +167,7 @@ def test_what_it_says(corpus, capsys):
         (corpus / name).touch()
     init("de", "--model-dir . --output other.yaml")
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert load(Path("other.yaml")).parse.source.models == "."
+    assert load_recipe(Path("other.yaml")).parse.source.models == "."
     files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
     init("de", "--system pascal")  # as nobody has changed the first one
     Path("recipe.yaml").write_text(Path("recipe.yaml").read_text().replace("seeds: [1]", "seeds: [1, 2]"))

@@ -29,8 +29,8 @@ from fairseq_syntax.cli.run import _translate_command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.report import Results, report, write_report
+from fairseq_syntax.lab.recipes.reading import load_recipe
+from fairseq_syntax.lab.recipes.report import Results, page_sections, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
@@ -102,7 +102,7 @@ def finished(recipe: Path, first_run: tuple[Path, list[str]], started_at_once: N
 
 def run(path: Path, **changes: str) -> tuple[Work, list[str]]:
     """Runs a recipe here; what was made, by the lines that say so."""
-    work = Work(Plan(load(path, changes), path))
+    work = Work(Plan(load_recipe(path, changes), path))
     said: list[str] = []
     runner = Runner(work.plan.folder, 2, work.variables)
     runner.say = said.append  # type: ignore[method-assign]
@@ -142,7 +142,7 @@ def test_how_much_of_a_training_is_over(recipe, tmp_path):
         ("{max-update: 100, max-epoch: 4}", within, 2.5 / 4),
         ("{max-update: 100}", "nothing yet\n", None),
     ):
-        plan = Plan(load(recipe, {"train": train}), recipe)
+        plan = Plan(load_recipe(recipe, {"train": train}), recipe)
         stage = next(stage for stage in plan.stages(plan.runs) if stage.kind == "train")
         log.write_text("an earlier line\n" * 3000 + text)
         assert training_share(log, stage) == share
@@ -190,16 +190,16 @@ def test_models_of_a_parser_are_those_of_the_side_that_is_parsed(recipe, tmp_pat
 
 
 def test_the_command_that_translates_takes_no_model_of_a_control(recipe):
-    work = Work(Plan(load(recipe), recipe))
+    work = Work(Plan(load_recipe(recipe), recipe))
     for run in work.plan.runs:
         work.plan.model(run).mkdir(parents=True)
         work.plan.checkpoint(run).touch()
     assert "models/base/2/checkpoint_best.pt" in _translate_command(work)
-    assert _translate_command(Work(Plan(load(recipe), recipe), only=["other"])) == ""
+    assert _translate_command(Work(Plan(load_recipe(recipe), recipe), only=["other"])) == ""
 
 
 def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
-    small = smoke(load(recipe, {"page": "PAGE.md", "kept": "kept.jsonl.gz"}))
+    small = smoke(load_recipe(recipe, {"page": "PAGE.md", "kept": "kept.jsonl.gz"}))
     plan = Plan(small, recipe)
     base = {"name": "base", "runs": ["base.1.out"], "mean": {"BLEU": 1.0}, "sd": {"BLEU": None}}
     scored = {"signatures": {"BLEU": ""}, "sentences": 40, "systems": [base]}
@@ -253,7 +253,7 @@ def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, m
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe, first_run):
-    work, made = Work(Plan(load(recipe), recipe)), first_run[1]
+    work, made = Work(Plan(load_recipe(recipe), recipe)), first_run[1]
     assert {"corpus", "filter", "parse train.en", "control random", "train base/1", "train other/2"} <= set(made)
     assert {"translate base/1 test", "score test"} <= set(made)
     assert run(recipe)[1] == [], "all is done"
@@ -261,7 +261,7 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe, fir
     moved = {"threads": "3", "workers": "2", "name": "another", "folder": str(work.plan.folder), "about": "words"}
     assert run(recipe, **moved)[1] == []
     # what is trained otherwise is trained anew, and what follows from it; nothing else
-    stages = Work(Plan(load(recipe, OTHER), recipe)).all_stages()
+    stages = Work(Plan(load_recipe(recipe, OTHER), recipe)).all_stages()
     now = states(stages)
     assert {now[f"train base/{seed}"] for seed in (1, 2)} == {now["translate base/1 test"], now["binarize"]} == {"done"}
     assert {now[f"train other/{seed}"] for seed in (1, 2)} == {"to do"}
@@ -311,7 +311,7 @@ LOG = "{time} | epoch 001 | valid on 'valid' subset | loss 3 | ppl 8 | num_updat
 @pytest.mark.usefixtures("finished")
 def test_figures_of_another_log_are_not_reported(recipe, caplog):
     """Another's train.log, and none; a lost one costs no training."""
-    plan = Plan(load(recipe), recipe)
+    plan = Plan(load_recipe(recipe), recipe)
     runs = plan.runs
     for run_ in runs:  # the quick training writes no log
         stage, record = plan.train(run_), plan.folder / ".stages" / f".train.{run_.system}.{run_.seed}.made.json"
@@ -356,7 +356,7 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
     shutil.rmtree(recipe.parent / "runs/r/scores")  # they have the paths of what was scored
     work, _ = run(recipe, kept="kept.jsonl.gz")
     results = work.results()
-    before = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
+    before = Work(Plan(load_recipe(recipe, {"kept": "kept.jsonl.gz"}), recipe))
     # Translations are kept also where the scores are not asked for.
     assert command(["run", str(recipe), "--set", "kept=kept.jsonl.gz", "--to", "translate", "--keep"]) == 0
     assert Kept.read(recipe.parent / "kept.jsonl.gz").runs.keys() == {str(run) for run in work.plan.runs}
@@ -365,7 +365,7 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
         output.write_text("a man\n" * 40)
     before.keep(Results({}, {}))
     assert len(Kept.read(recipe.parent / "kept.jsonl.gz").runs) == 4, "what was added since it began stays"
-    again = Work(Plan(load(recipe, {"kept": "kept.jsonl.gz"}), recipe))
+    again = Work(Plan(load_recipe(recipe, {"kept": "kept.jsonl.gz"}), recipe))
     again.keep(again.results())
     kept, made = run(recipe, kept="kept.jsonl.gz")
     assert len(kept.kept_runs) == 4 and "train base/1" not in made
@@ -385,14 +385,14 @@ def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(rec
     report = (recipe.parent / "runs/r/report.md").read_text("utf-8")
     assert "Systems and their seeds: other 1, 2" in report and "| other |" not in report
     base = ["base/1", "base/2"]
-    assert [str(run) for run in Work(Plan(load(recipe, OTHER), recipe)).finished()] == base
+    assert [str(run) for run in Work(Plan(load_recipe(recipe, OTHER), recipe)).finished()] == base
     for change in ({"pieces.size": "50"}, {"corpus.filter.max_length": "8"}, {"env.X": "1"}):
-        assert Work(Plan(load(recipe, change), recipe)).finished() == [], change
-    data = Work(Plan(load(recipe, {"parse.controls.random": "{make: random, seed: 2}"}), recipe))
+        assert Work(Plan(load_recipe(recipe, change), recipe)).finished() == [], change
+    data = Work(Plan(load_recipe(recipe, {"parse.controls.random": "{make: random, seed: 2}"}), recipe))
     assert [str(run) for run in data.finished()] == base
     # What can no longer be compared, as the corpus has been moved, is taken as it is.
     (recipe.parent / "corpus").rename(recipe.parent / "elsewhere")
-    assert len(Work(Plan(load(recipe), recipe)).finished()) == 4
+    assert len(Work(Plan(load_recipe(recipe), recipe)).finished()) == 4
 
 
 @pytest.mark.slow
@@ -419,7 +419,7 @@ def test_kept_translations_replace_those_of_other_settings(recipe, capsys):
 
 def kept_by(recipe: Path, changes: dict[str, str]) -> Path:
     """A file of results of all runs and tables of a recipe."""
-    plan, kept, path = Plan(load(recipe, changes), recipe), Kept(), recipe.parent / "kept.jsonl.gz"
+    plan, kept, path = Plan(load_recipe(recipe, changes), recipe), Kept(), recipe.parent / "kept.jsonl.gz"
     facts = {"seconds": {}, "commands": [], "values": {}}
     for run in plan.runs:
         outputs = {str(table): [str(table)] * 40 for table in plan.outputs(run)}
@@ -440,7 +440,7 @@ def test_kept_results_of_a_test_are_not_those_of_another_one(recipe):
     kept = {"kept": str(kept_by(recipe, two))}
 
     def known(tests: str) -> tuple[int, int]:
-        work = Work(Plan(load(recipe, {"corpus.tests": tests, **kept}), recipe))
+        work = Work(Plan(load_recipe(recipe, {"corpus.tests": tests, **kept}), recipe))
         return len(work.kept_runs), len(work.results().reports)
 
     assert known(two["corpus.tests"]) == (4, 2)
@@ -454,7 +454,7 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
     folder = recipe.parent / "corpus"
 
     def known() -> tuple[int, int]:
-        work = Work(Plan(load(recipe, {"kept": str(kept)}), recipe))
+        work = Work(Plan(load_recipe(recipe, {"kept": str(kept)}), recipe))
         return len(work.kept_runs), len(work.results().reports)
 
     for name in ("train.en", "test.de"):
@@ -464,7 +464,7 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
         assert command(["run", str(recipe), "--set", f"kept={kept}", "--status", "--only", "base", "other/2"]) == 0
         assert "3 of the kept results" in capsys.readouterr().err
         # Translations of the new text are kept, and do not make the scores of the old one valid.
-        work = Work(Plan(load(recipe, {"kept": str(kept)}), recipe))
+        work = Work(Plan(load_recipe(recipe, {"kept": str(kept)}), recipe))
         old = kept.read_bytes()
         work.keep(Results({}, {}))
         assert not Kept.read(kept).runs and not Kept.read(kept).scores
@@ -502,20 +502,20 @@ def test_runs_that_cannot_be_scored_beside_kept_ones_are_named(recipe, capsys):
     del kept.runs["other/2"], kept.scores["test"]["runs"]["other/2"]
     kept.write(path)
     changes = {"kept": str(path)}
-    work = Work(Plan(load(recipe, changes), recipe))
+    work = Work(Plan(load_recipe(recipe, changes), recipe))
     assert work.unscored(work.chosen) == []
     for entry in kept.runs.values():
         entry["outputs"] = {}
     kept.write(path)
-    work = Work(Plan(load(recipe, changes), recipe))
+    work = Work(Plan(load_recipe(recipe, changes), recipe))
     assert [str(run) for run in work.unscored(work.chosen)] == ["other/2"]
     assert command(["run", str(recipe), "--set", f"kept={path}", "--dry-run"]) == 0
     said = capsys.readouterr()
     assert "other/2" in said.err and "3 of 4" in said.err and "train other/2" in said.out
-    sections = report(work.plan, Results({}, {}, unscored=work.unscored(work.chosen)))
+    sections = page_sections(work.plan, Results({}, {}, unscored=work.unscored(work.chosen)))
     assert any("other 2" in block for section in sections if section.title == "Not scored" for block in section.blocks)
     # Scores of other metrics would need the translations, too.
-    work = Work(Plan(load(recipe, {**changes, "score.metrics": "[chrf]"}), recipe))
+    work = Work(Plan(load_recipe(recipe, {**changes, "score.metrics": "[chrf]"}), recipe))
     assert len(work.unscored(work.chosen)) == 4
 
 
@@ -529,7 +529,7 @@ def test_kept_results_are_not_those_of_another_checkpoint(recipe):
             if made is None:
                 entry.pop("checkpoint", None)
         kept.write(path)
-        plan = Plan(load(recipe, {"kept": str(path), "translate.checkpoint": wanted}), recipe)
+        plan = Plan(load_recipe(recipe, {"kept": str(path), "translate.checkpoint": wanted}), recipe)
         work = Work(plan)
         assert (len(work.kept_runs), len(work.results().reports)) == (runs, runs // 4)
     path.unlink()
@@ -544,7 +544,7 @@ def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):
 
     kept = {"kept": str(kept_by(recipe, variant("other")))}
     for baseline, tables in (("other", ["test", "test.greedy"]), ("base", ["test"])):
-        work = Work(Plan(load(recipe, {**variant(baseline), **kept}), recipe))
+        work = Work(Plan(load_recipe(recipe, {**variant(baseline), **kept}), recipe))
         assert [str(table) for table in work.results().reports] == tables and len(work.kept_runs) == 4
 
 
@@ -600,7 +600,7 @@ def test_an_interruption_does_not_wait_for_another_process(tmp_path):
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)
-    elsewhere = Work(Plan(load(recipe, {"folder": str(tmp_path / "typed")}), recipe))
+    elsewhere = Work(Plan(load_recipe(recipe, {"folder": str(tmp_path / "typed")}), recipe))
     lines = typed(elsewhere.all_stages(), elsewhere.variables)
     script = "\n".join(lines).replace("fairseq-syntax ", f"{sys.executable} -m fairseq_syntax ")
     for name in ("preprocess", "train", "generate"):
@@ -620,7 +620,7 @@ def start(recipe: Path, python: Path) -> int:
             sys.executable = str(python)
             os.environ["PYTHONPATH"] = str(PACKAGE)
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-                work = Work(Plan(load(recipe), recipe))
+                work = Work(Plan(load_recipe(recipe), recipe))
                 failed = work.run(Runner(work.plan.folder, 2, work.variables))
                 write_report(work.plan, work.results())
                 status = int(bool(failed))
@@ -709,4 +709,4 @@ def test_a_reader_that_writes_next_to_the_corpus(recipe, tmp_path, started_at_on
     assert len(work.finished()) == 4 and any("corpus" in name for name in made)
     assert run(recipe)[1] == []
     (tmp_path / "corpus" / "notes" / "fr.txt").write_text("written by a reader of another language")
-    assert len(Work(Plan(load(recipe, {}), recipe)).finished()) == 4
+    assert len(Work(Plan(load_recipe(recipe, {}), recipe)).finished()) == 4

@@ -14,8 +14,8 @@ from data_errors import data_error
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes import reference
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.stages import dependencies, shown
+from fairseq_syntax.lab.recipes.reading import load_recipe
+from fairseq_syntax.lab.recipes.stages import dependencies, shown_path
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = EXAMPLES / "recipe.yaml"
@@ -35,7 +35,7 @@ def line_of(path: Path, text: str) -> int:
 
 
 def test_the_example_has_all_its_keys_read():
-    recipe = load(EXAMPLE)
+    recipe = load_recipe(EXAMPLE)
     assert recipe.name == "multi30k-small"
     assert recipe.seeds == [1, 2, 3]
     linear = recipe.systems["pascal.linear"]
@@ -71,7 +71,7 @@ def test_the_example_has_all_its_keys_read():
 def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after, line, meant):
     path = changed(tmp_path, before, after)
     with pytest.raises(SyntaxDataError) as raised:
-        load(path)
+        load_recipe(path)
     assert Path(raised.value.path) == path
     assert raised.value.line == line_of(path, line)
     assert meant in str(raised.value)
@@ -86,7 +86,7 @@ def test_plugins_are_loaded_by_each_command_of_a_system_and_their_code_counts(tm
     path.write_text(f"user-dir: own\n{path.read_text('utf-8')}", encoding="utf-8")
 
     def steps() -> dict[str, tuple]:
-        plan = Plan(load(path), path)
+        plan = Plan(load_recipe(path), path)
         stages = [stage for run in plan.runs for stage in plan.of_run(run)]
         assert {stage.kind for stage in stages} == {"train", "translate"}
         for stage in stages:
@@ -104,7 +104,7 @@ def test_plugins_are_loaded_by_each_command_of_a_system_and_their_code_counts(tm
     changed = {name for name, step in steps().items() if step != before[name]}
     assert changed == {name for name in before if " a/" in name}
     with data_error("user_dir", path=path):
-        Plan(load(path, {"user-dir": "none"}), path)
+        Plan(load_recipe(path, {"user-dir": "none"}), path)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_scores_that_use_a_parse_need_one(tmp_path, score):
     path = tmp_path / "recipe.yaml"
     path.write_text(f"corpus: {corpus}\nsystems: {{base: {{arch: transformer}}}}\nscore:\n  {score}\n")
     if score == "by_length: 10":
-        assert load(path).score.by_length == 10
+        assert load_recipe(path).score.by_length == 10
         return
     with pytest.raises(SyntaxDataError) as raised:
-        load(path)
+        load_recipe(path)
     assert (raised.value.path, raised.value.line) == (path, 4) and "parse.source" in str(raised.value)
 
 
 def test_texts_are_read_as_they_are_written(tmp_path):
-    recipe = load(changed(tmp_path, "target: de", "target: no"), {"pieces.size": "4000"})
+    recipe = load_recipe(changed(tmp_path, "target: de", "target: no"), {"pieces.size": "4000"})
     assert recipe.corpus.target == "no"
-    assert load(EXAMPLE).train["lr"] == "0.004"
+    assert load_recipe(EXAMPLE).train["lr"] == "0.004"
 
 
 def test_a_recipe_extends_another(tmp_path):
@@ -134,10 +134,10 @@ def test_a_recipe_extends_another(tmp_path):
     path = tmp_path / "longer.yaml"
     path.write_text("extends: base.yaml\ntrain: {max-epoch: 12}\nsystems: {lstm: {arch: lstm}}\n")
     with pytest.raises(SyntaxDataError) as raised:  # the base's variants name its systems
-        load(path)
+        load_recipe(path)
     assert raised.value.path == tmp_path / "base.yaml"
     path.write_text(path.read_text() + "translate: {variants: null, beam: 1}\nscore: null\n")
-    recipe = load(path)
+    recipe = load_recipe(path)
     assert list(recipe.systems) == ["lstm"]
     assert recipe.train["max-epoch"] == "12" and recipe.train["lr"] == "0.004"
     assert recipe.name == "longer" and recipe.folder is None
@@ -149,7 +149,7 @@ def test_options_of_a_reader_reach_it(tmp_path):
     hard = {"none": None, "names": ["a, b", "c"], "words": {"ja": "sed 's/\\t/\"/'"}, "text": "a: b #c", "empty": ""}
     path = changed(tmp_path, "size: {en: 4000, de: 4000}", "size: 4000")
     for options, plain in ((values, True), (hard, False)):
-        recipe = load(path, {"corpus.options": json.dumps(options)})
+        recipe = load_recipe(path, {"corpus.options": json.dumps(options)})
         words = Plan(recipe, path).stages(Plan(recipe, path).runs)[0].commands[0].arguments()
         given = dict(word.split("=", 1) for at, word in pairwise(words) if at == "--option")
         assert {name: yaml.load(text, yaml.BaseLoader) for name, text in given.items() if name != "none"} == {
@@ -161,7 +161,7 @@ def test_options_of_a_reader_reach_it(tmp_path):
 
 def test_what_a_recipe_extends_cannot_be_changed():
     with data_error("extends", option="--set"):
-        load(EXAMPLE, {"extends": "other.yaml"})
+        load_recipe(EXAMPLE, {"extends": "other.yaml"})
 
 
 def test_an_option_has_one_spelling(tmp_path):
@@ -172,14 +172,16 @@ def test_an_option_has_one_spelling(tmp_path):
     (tmp_path / "base.yaml").write_text(text, encoding="utf-8")
     path = tmp_path / "recipe.yaml"
     path.write_text("extends: base.yaml\nsize: {share-decoder-input-output-embed: false}\ntrain: {max-epoch: null}\n")
-    recipe = load(path, {"train.max_update": "7", "systems.PSH.options.child-weight": "2", "translate.len_pen": "1"})
+    recipe = load_recipe(
+        path, {"train.max_update": "7", "systems.PSH.options.child-weight": "2", "translate.len_pen": "1"}
+    )
     assert recipe.size["share-decoder-input-output-embed"] == "false" and recipe.train["max-update"] == "7"
     assert not {"max_epoch", "max-epoch", "max_update"} & recipe.train.keys()
     assert recipe.systems["PSH"].options == {"child-weight": "2"} and recipe.translate.options["len-pen"] == "1"
     assert recipe.corpus.filter.max_length == 100, "keys of recipes have underscores"
     path.write_text("extends: base.yaml\ntrain:\n  max-epoch: 2\n  max_epoch: 3\n")
     with data_error("duplicate", path=path, line=4):
-        load(path)
+        load_recipe(path)
 
 
 SYSTEMS = """
@@ -198,7 +200,7 @@ def with_systems(folder: Path, systems: str) -> Path:
 
 
 def test_a_system_extends_another(tmp_path):
-    systems = load(with_systems(tmp_path, SYSTEMS)).systems
+    systems = load_recipe(with_systems(tmp_path, SYSTEMS)).systems
     assert systems["widest"].train == {"lr": "0.3", "dropout": None, "warmup-updates": "5"}
     assert systems["wider"].train["lr"] == "0.1" and systems["transformer"].train["dropout"] == "0.2"
     assert (systems["widest"].arch, systems["widest"].options) == ("transformer", {"a": "1"})
@@ -209,13 +211,15 @@ def test_a_system_extends_another(tmp_path):
 def test_all_systems_run_with_the_first_seed_before_any_runs_with_the_next(tmp_path):
     path = with_systems(tmp_path, f"{SYSTEMS}seeds: [4, 2]\n")
     names = ("transformer", "wider", "widest")
-    assert [str(run) for run in Plan(load(path), path).runs] == [f"{name}/{seed}" for seed in (4, 2) for name in names]
+    assert [str(run) for run in Plan(load_recipe(path), path).runs] == [
+        f"{name}/{seed}" for seed in (4, 2) for name in names
+    ]
 
 
 def test_zero_is_a_value_as_any_other(tmp_path):
     """Of options whose default is another number."""
     path = with_systems(tmp_path, SYSTEMS)
-    plan = Plan(load(path, {"seeds": "[0]", "score": "{resamples: 0, trials: 0}"}), path)
+    plan = Plan(load_recipe(path, {"seeds": "[0]", "score": "{resamples: 0, trials: 0}"}), path)
     train = next(stage for stage in plan.stages(plan.runs) if stage.kind == "train")
     assert " --seed 0 " in str(train.commands[0])
     score = plan.score(plan.tables()[0], plan.runs)
@@ -228,7 +232,7 @@ def test_the_search_is_that_of_the_other_translations_without_a_parse(tmp_path):
     path.write_text(text, encoding="utf-8")
 
     def command(options: str) -> str:
-        plan = Plan(load(path, {"translate.variants.text-alone.options": options}), path)
+        plan = Plan(load_recipe(path, {"translate.variants.text-alone.options": options}), path)
         return str(plan.translations(plan.runs[0])[-1].commands[0])
 
     assert " --beam 4 --lenpen 0.6 --parser none " in command("{}")
@@ -247,7 +251,7 @@ commands:
           outputs: ["{{folder}}/probed"]}}
 """
     path = with_systems(folder, f"systems: {{transformer: {{arch: transformer}}}}\n{commands}")
-    return Plan(load(path), path)
+    return Plan(load_recipe(path), path)
 
 
 def test_commands_before_the_same_stages_may_read_one_another(tmp_path):
@@ -264,11 +268,11 @@ def test_placeholders_of_a_command(tmp_path):
     line = "seed=7; cat {run}/{source}-{target} {unknown} > {folder}/${seed}.{seed}"
     one = f"{{each: run, reason: test, run: '{line}', outputs: ['{{folder}}/{{seed}}']}}"
     path = with_systems(tmp_path, f"systems: {{transformer: {{arch: transformer}}}}\ncommands: {{mine: {one}}}\n")
-    plan = Plan(load(path), path)
+    plan = Plan(load_recipe(path), path)
     (stage,) = (stage for stage in plan.stages(plan.runs[:1]) if stage.name.startswith("mine"))
     *_, words = stage.commands[0].words
     source, target = plan.langs
-    run, folder = map(shown, (plan.model(plan.runs[0]), plan.folder))
+    run, folder = map(shown_path, (plan.model(plan.runs[0]), plan.folder))
     assert str(words) == f"seed=7; cat {run}/{source}-{target} {{unknown}} > {folder}/${{seed}}.{plan.runs[0].seed}"
 
 
@@ -289,7 +293,7 @@ def test_a_command_before_what_it_reads_is_told(tmp_path):
 )
 def test_no_two_stages_have_one_name_or_make_one_file(tmp_path, command):
     path = with_systems(tmp_path, f"{SYSTEMS}commands:\n  {command}\n")
-    plan = Plan(load(path), path)
+    plan = Plan(load_recipe(path), path)
     with data_error("both write", path=path):
         plan.stages(plan.runs)
 
@@ -304,13 +308,13 @@ def test_no_two_stages_have_one_name_or_make_one_file(tmp_path, command):
 def test_no_two_tables_have_one_name(tmp_path, changes):
     path = with_systems(tmp_path, SYSTEMS)
     with data_error("two tables of scores", path=path):
-        Plan(load(path, changes), path)
+        Plan(load_recipe(path, changes), path)
 
 
 def test_checkpoints_of_epochs_are_kept_however_the_option_is_written(tmp_path):
     path = with_systems(tmp_path, SYSTEMS)
     for key in ("keep-last-epochs", "keep_last_epochs"):
-        plan = Plan(load(path, {f"train.{key}": "3"}), path)
+        plan = Plan(load_recipe(path, {f"train.{key}": "3"}), path)
         assert "--no-epoch-checkpoints" not in str(plan.train(plan.runs[0]).commands[0])
 
 
@@ -323,7 +327,7 @@ def test_a_training_is_the_same_on_a_machine_with_several_gpus(tmp_path, device,
     path = with_systems(tmp_path, SYSTEMS.replace(", options: {a: 1}", ""))
 
     def processes(changes: dict[str, str]) -> int:
-        plan = Plan(load(path, {"device": device, **changes}), path)
+        plan = Plan(load_recipe(path, {"device": device, **changes}), path)
         words = plan.train(plan.runs[0]).commands[0].arguments()[3:]
         return options.parse_args_and_arch(options.get_training_parser(), words).distributed_world_size
 
@@ -332,7 +336,7 @@ def test_a_training_is_the_same_on_a_machine_with_several_gpus(tmp_path, device,
 
 
 def test_a_choice_without_a_run_is_told():
-    plan = Plan(load(EXAMPLE), EXAMPLE)
+    plan = Plan(load_recipe(EXAMPLE), EXAMPLE)
     assert [str(run) for run in plan.chosen(["pascal"], [2])] == ["pascal/2"]
     with data_error(option="--seeds"):
         plan.chosen(["pascal/1"], [2])
@@ -342,7 +346,7 @@ def test_a_choice_without_a_run_is_told():
 def test_a_system_that_cannot_be_extended_is_told_with_its_line(tmp_path, other):
     path = with_systems(tmp_path, SYSTEMS.replace("extends: transformer", f"extends: {other}"))
     with pytest.raises(SyntaxDataError) as raised:
-        load(path)
+        load_recipe(path)
     assert raised.value.path == path and raised.value.line in [
         line_of(path, f"  {name}:") for name in ("wider", "widest")
     ]
@@ -350,7 +354,7 @@ def test_a_system_that_cannot_be_extended_is_told_with_its_line(tmp_path, other)
 
 def test_changes_of_the_command_line_reach_any_key():
     changes = {"corpus.data": "elsewhere", "systems.pascal.linear.options.pascal-heads": "1", "seeds": "[4]"}
-    recipe = load(EXAMPLE, changes)
+    recipe = load_recipe(EXAMPLE, changes)
     assert recipe.corpus.data == "elsewhere" and recipe.seeds == [4]
     assert recipe.systems["pascal.linear"].options == {"pascal-heads": "1"}
 
@@ -375,6 +379,6 @@ def test_what_is_without_end_is_not_a_recipe(tmp_path, text):
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     with data_error(path=path):
-        load(path)
+        load_recipe(path)
     with pytest.raises(SyntaxDataError):
-        load(EXAMPLE, {"about": "&a [*a]"})
+        load_recipe(EXAMPLE, {"about": "&a [*a]"})

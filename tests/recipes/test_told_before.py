@@ -17,7 +17,7 @@ from fairseq_syntax.cli.command import check_line
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.runner import Runner
 
 CHAIN = "fairseq_syntax.corpus.parsing.chain"
@@ -125,7 +125,7 @@ def wrong(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
 
 def first_problem(path: Path) -> SyntaxDataError:
     try:
-        plan = Plan(load(path), path)
+        plan = Plan(load_recipe(path), path)
         return next(problems(plan, [*plan.stages(plan.runs), plan.score(plan.tables()[0], plan.runs)], check_line))
     except SyntaxDataError as error:
         return error
@@ -167,7 +167,7 @@ def test_importing_the_checks_does_not_import_fairseq():
 def test_too_little_space_is_told(wrong, monkeypatch):
     """For Adam's moments, too, and the best and the last checkpoint of each seed."""
     path = wrong(("systems:", "seeds: [1, 2, 3]\nsystems:"))
-    plan, told = Plan(load(path), path), []
+    plan, told = Plan(load_recipe(path), path), []
     for free in (1 << 40, 0):
         monkeypatch.setattr(
             "fairseq_syntax.lab.recipes.checks.disk_usage", lambda path, free=free: SimpleNamespace(free=free)
@@ -195,7 +195,7 @@ def test_label_groups_are_not_judged_before_the_text_is_parsed(wrong):
         ("attention-heads: 4", "attention-heads: 16"),
         ("{arch: pascal_transformer, options: {pascal-heads: 2}}", f"{one}\n  other: {other}"),
     )
-    plan = Plan(load(path), path)
+    plan = Plan(load_recipe(path), path)
     assert list(problems(plan, plan.stages(plan.runs), check_line)) == []
 
 
@@ -204,7 +204,7 @@ def test_a_folder_whose_name_fairseq_splits_is_told(wrong, tmp_path, monkeypatch
     path, folder = wrong(), tmp_path / name
 
     def told() -> list[SyntaxDataError]:
-        plan = Plan(load(path, {"folder": json.dumps(str(folder))}), path)
+        plan = Plan(load_recipe(path, {"folder": json.dumps(str(folder))}), path)
         return list(problems(plan, plan.stages([]), check_line))
 
     assert [error.path for error in told()] == [folder]

@@ -91,7 +91,7 @@ def text() -> list[str]:
 
 
 def make(checkpoint: Path, kind: str, output: Path, **options) -> Path:
-    export.export(export.load(checkpoint), kind, output, **options)
+    export.export(export.load_exported_folder(checkpoint), kind, output, **options)
     return output
 
 
@@ -192,7 +192,7 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
     with data_error("linear"):
         translator.translate(["the dog sees"])
     assert translator.translate(parses[:1])
-    loaded = export.load(labelled)
+    loaded = export.load_exported_folder(labelled)
     loaded.task.parse_origins.add({"control": ["linear"]})
     with data_error("linear"):
         export.export(loaded, "ctranslate2", tmp_path / "of-real")

@@ -21,13 +21,13 @@ from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load as load_recipe
+from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
 from fairseq_syntax.lab.recipes.start import first_recipe
-from fairseq_syntax.use.export import export, load
+from fairseq_syntax.use.export import export, load_exported_folder
 from fairseq_syntax.use.exported import CHECKPOINT, Exported
 from fairseq_syntax.use.from_transformers import read_pretrained
 from fairseq_syntax.use.hugging_face import import_transformers
-from fairseq_syntax.use.importing import OPTIONS, compare, import_model, their_source, their_start
+from fairseq_syntax.use.importing import OPTIONS, compare_models, import_model, their_source, their_start
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_states_and_probabilities_are_those_of_transformers(theirs, imported, fa
     # all of transformers' FSMT.
     if family != "fsmt":
         ours, model = ours.double(), model.double()
-    result = compare(pretrained, ours, model, found)
+    result = compare_models(pretrained, ours, model, found)
     assert result.states < 1e-5 and result.log_probabilities < 2e-5
 
 
@@ -146,16 +146,16 @@ def test_there_and_back(theirs, imported, tmp_path, family):
     from safetensors.torch import load_file
 
     pytest.importorskip("ctranslate2")
-    export(load(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
+    export(load_exported_folder(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs / family, tmp_path / "back"))
     assert before.keys() == after.keys()
     assert not [name for name in before if not torch.equal(before[name], after[name])]
     for name in ("vocab.json", "target_vocab.json"):
         if (path := theirs / family / name).exists():
             assert json.loads(path.read_text()) == json.loads((tmp_path / "back" / name).read_text())
-    export(load(imported / family / CHECKPOINT), "ctranslate2", tmp_path / "ct2")  # compares the scores
+    export(load_exported_folder(imported / family / CHECKPOINT), "ctranslate2", tmp_path / "ct2")  # compares the scores
     with data_error("positions-from-zero"):
-        export(load(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
+        export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
@@ -163,7 +163,7 @@ def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     """The same parameters, and a tokenizer that gives the same ids."""
     from safetensors.torch import load_file
 
-    export(load(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
+    export(load_exported_folder(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs / family, tmp_path / "back"))
     assert before.keys() == after.keys()
     assert not [name for name in before if not torch.equal(before[name], after[name])]

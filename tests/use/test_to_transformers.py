@@ -16,7 +16,7 @@ from data_errors import data_error
 from untrained import untrained
 
 from fairseq_syntax.inference.interactive import InteractiveInput
-from fairseq_syntax.use.export import export, load
+from fairseq_syntax.use.export import export, load_exported_folder
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def exported(data, tmp_path_factory):
     small = {**sizes, "decoder_attention_heads": 4, "dropout": 0.0, "max_tokens": 150, "max_epoch": 18}
     for name, options in NORMS.items():
         toy_data.train(data, folders[name], *options, **{**small, "arch": "transformer", "task": "translation"})
-        export(load(folders[name] / "checkpoint_last.pt", data), "transformers", folders[name] / "out")
+        export(load_exported_folder(folders[name] / "checkpoint_last.pt", data), "transformers", folders[name] / "out")
     return folders
 
 

@@ -401,13 +401,13 @@ def options_as_before(
 def check_parser(options: ParserOptions) -> None:
     """Raise SyntaxDataError for a parser that cannot be loaded, or of another language, without loading its models."""
     if options.parser == "stanza":  # without importing it, which takes seconds
-        from fairseq_syntax.corpus.parsing.stanza_models import languages, uses_tokenizer
+        from fairseq_syntax.corpus.parsing.stanza_models import configured_languages, uses_tokenizer
 
         if find_spec("stanza") is None:
             raise SyntaxDataError("the parser 'stanza' is not installed", hint="pip install stanza")
         if not uses_tokenizer(options.tokenizer, options.lang, options.model_dir):
             default_tokenizer(options)
-        _check_language(options, languages(options.lang, options.model_dir))
+        _check_language(options, configured_languages(options.lang, options.model_dir))
         return
     module = parser_module(options.parser)
     if hasattr(module, "check"):

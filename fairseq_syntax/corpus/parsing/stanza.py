@@ -31,7 +31,13 @@ from stanza.models.depparse.trainer import unpack_batch
 from fairseq_syntax.corpus.cycles import cycle_through
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
-from fairseq_syntax.corpus.parsing.stanza_models import language, languages, model_folder, resources, uses_tokenizer
+from fairseq_syntax.corpus.parsing.stanza_models import (
+    configured_languages,
+    language,
+    model_folder,
+    resources,
+    uses_tokenizer,
+)
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
@@ -71,7 +77,7 @@ def fingerprint(options: ParserOptions) -> str:
 
 def languages_of_models(options: ParserOptions) -> set[str]:
     """The languages in the configuration of the models."""
-    return languages(options.lang, options.model_dir)
+    return configured_languages(options.lang, options.model_dir)
 
 
 def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any) -> stanza.Pipeline:

@@ -29,7 +29,7 @@ def language(lang: str, model_dir: str | None) -> str:
     return str(entry["alias"]) if isinstance(entry, dict) and "alias" in entry else lang
 
 
-def languages(lang: str, model_dir: str | None) -> set[str]:
+def configured_languages(lang: str, model_dir: str | None) -> set[str]:
     """The languages in the configuration of the models in a folder; in a resources folder, the path is the language."""
     import torch  # here, for commands that name no models
 

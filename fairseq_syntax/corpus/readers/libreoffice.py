@@ -217,7 +217,7 @@ class NearCopies:
 Parts = dict[str, list[Paragraph]]
 
 
-def make_parts(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Parts:
+def split_by_page(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Parts:
     """Split the paragraphs by their pages, and remove near copies from the validation and test parts.
 
     ``train``, ``valid`` and ``test`` exist in all languages; ``more`` are further training paragraphs, which do not.
@@ -274,7 +274,7 @@ def read(
     if source != "en" or target not in languages:
         raise SyntaxDataError(f"no pair {source}-{target}", hint=f"en and one of {', '.join(languages)}")
     english, *others = (read_package(find(data, f"{name}_*.deb")) for name in package_names(languages))
-    parts = make_parts(english, dict(zip(languages, others)))
+    parts = split_by_page(english, dict(zip(languages, others)))
     if tuple(languages) == LANGUAGES and digest(parts, languages) != DIGEST:
         logger.warning("%s: not the packages of Debian 12 (4:7.4.7-1+deb12u14); their lines are others", data)
     parts["train"] += [paragraph for paragraph in parts.pop("more") if target in paragraph.translations]

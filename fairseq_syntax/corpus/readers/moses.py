@@ -15,7 +15,7 @@ import numpy as np
 
 from fairseq_syntax.corpus.downloads import find_sides
 from fairseq_syntax.corpus.gathering import worded
-from fairseq_syntax.corpus.parallel_text import Row, Split, aligned, read_text
+from fairseq_syntax.corpus.parallel_text import Row, Split, aligned, read_plain_text
 
 HINT = "fetch the corpus by hand, and put its files here"
 
@@ -53,7 +53,7 @@ def read(
     paths = find_sides(data, [name], langs, hint=HINT)
 
     def rows() -> Iterator[Row]:
-        return worded(aligned([*map(read_text, paths)], paths), langs, words or {})
+        return worded(aligned([*map(read_plain_text, paths)], paths), langs, words or {})
 
     lengths = np.frombuffer(array("i", (len(row[0].split()) for row in rows())), dtype=np.int32)
     order = np.random.default_rng(seed).permutation(len(lengths))

@@ -131,7 +131,7 @@ def list_lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
     return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
 
 
-def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
+def with_label_ids(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
     """The batch with other label ids: ``tables`` has the new id of each id of ``deprel``, ``upos`` and ``xpos``."""
     if all((table == np.arange(len(table))).all() for table in tables.values()):
         return batch

@@ -27,7 +27,7 @@ __all__ = [
     "box_plot",
     "diversity_curves",
     "reliability_diagram",
-    "save",
+    "save_figure",
     "score_by_property",
     "training_curves",
 ]
@@ -218,7 +218,7 @@ def diversity_curves(rows: Sequence[Mapping]) -> Figure:
     """BLEU and distinct-1 over the edit distance of the tags, each with its own axis (Figure 3 of the LaSyn paper).
 
     Args:
-        rows: as from :func:`fairseq_syntax.lab.scoring.diversity.measure`
+        rows: as from :func:`fairseq_syntax.lab.scoring.diversity.measure_diversity`
     """
     figure, axes = _axes(width=5.2, height=3.6)
     distances = [row["distance"] for row in rows]
@@ -232,7 +232,7 @@ def diversity_curves(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG, SVG or PDF, according to the file extension; the output is reproducible.
 
     Raises:

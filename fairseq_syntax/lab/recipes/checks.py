@@ -19,9 +19,9 @@ from typing import Any
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import SEARCH, Plan
-from fairseq_syntax.lab.recipes.reading import Document, read
+from fairseq_syntax.lab.recipes.reading import Document, read_document
 from fairseq_syntax.lab.recipes.rehearsal import Refused, Rehearsal, blamed
-from fairseq_syntax.lab.recipes.stages import Stage, missing_input, options, shown
+from fairseq_syntax.lab.recipes.stages import Stage, missing_input, options, shown_path
 from fairseq_syntax.plugins import name_hint
 from fairseq_syntax.runtime.bounds import check_device
 
@@ -59,7 +59,7 @@ def problems(
 
 def _folder_problem(plan: Plan) -> SyntaxDataError | None:
     """Why the result folder cannot be used: fairseq would read its name as several names, or it is not writable."""
-    if re.search("[:,]", shown(plan.folder)):  # data and checkpoints are split at colons, prefixes at commas
+    if re.search("[:,]", shown_path(plan.folder)):  # data and checkpoints are split at colons, prefixes at commas
         message = "fairseq takes a colon or a comma in a name for the end of it"
         return SyntaxDataError(message, path=plan.folder, option="--output", hint="name another folder")
     there = next(path for path in (plan.folder, *plan.folder.parents) if path.exists())
@@ -74,7 +74,7 @@ def _no_device(plan: Plan) -> Iterator[SyntaxDataError]:
     try:
         check_device(plan.recipe.device)
     except SyntaxDataError as error:
-        where, line = read(plan.path).place(("device",), plan.path)
+        where, line = read_document(plan.path).place(("device",), plan.path)
         hint = "run it on a machine with a GPU; `device: cpu` or --set device=cpu takes the CPU"
         yield SyntaxDataError(f"device: {error.message}", path=where, line=line, hint=hint)
 
@@ -95,7 +95,7 @@ def _of_commands(
     stages: Sequence[Stage], plan: Plan, check_line: Callable[[list[str]], None]
 ) -> Iterator[SyntaxDataError]:
     """What subcommands of ``fairseq-syntax`` refuse."""
-    document = read(plan.path)
+    document = read_document(plan.path)
     told: set[str] = set()
     for stage in stages:
         for command in stage.commands:
@@ -130,7 +130,7 @@ class _Runs:
     """What fairseq and the systems refuse of the runs of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.document = plan, read(plan.path)
+        self.plan, self.document = plan, read_document(plan.path)
         self._told: set[tuple[str, str]] = set()  # program and message, which several systems may share
         self._updated: set[tuple[Any, ...]] = set()  # the arguments of runs that have made an update and a search
         self._bytes: dict[str, int] = {}  # of a checkpoint of a system

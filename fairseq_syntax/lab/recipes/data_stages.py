@@ -16,8 +16,8 @@ from fairseq_syntax.runtime.manifest import MANIFEST
 
 def data_stages(layout: Layout, controls: list[str]) -> list[Stage]:
     """All stages of the data, in an executable order, with the named control parses."""
-    stages = [corpus(layout), filtered(layout), *parses(layout), *pieces(layout), binarize(layout)]
-    return stages + [one for name in controls for one in (control(layout, name), binarize(layout, name))]
+    stages = [corpus(layout), filtered(layout), *parses(layout), *pieces(layout), binarize_stage(layout)]
+    return stages + [one for name in controls for one in (control(layout, name), binarize_stage(layout, name))]
 
 
 def corpus(layout: Layout) -> Stage:
@@ -156,7 +156,7 @@ def control(layout: Layout, name: str) -> Stage:
     return layout.stage("control", f"control {name}", commands, made)
 
 
-def binarize(layout: Layout, control: str = "parse") -> Stage:
+def binarize_stage(layout: Layout, control: str = "parse") -> Stage:
     """The stage that binarizes pieces and syntax, with the parse or with a control parse of the source."""
     folder, langs, pieces = layout.data / "pieces", layout.langs, layout.recipe.pieces
     is_control = control != "parse"

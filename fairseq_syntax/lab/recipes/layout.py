@@ -29,7 +29,7 @@ from fairseq_syntax.data.directory import dictionary_path, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
-from fairseq_syntax.lab.recipes.stages import Free, In, Kind, Out, Stage, StageCommand, Word, options, shown
+from fairseq_syntax.lab.recipes.stages import Free, In, Kind, Out, Stage, StageCommand, Word, options, shown_path
 from fairseq_syntax.plugins import code_digest
 
 # A way of translating the tests: the default one or a variant.
@@ -78,7 +78,7 @@ class Layout:
         self.data = self.folder / "data"
         for folder in (folder for system in (None, *recipe.systems) for folder in self.plugins(system)):
             if not folder.is_dir():
-                raise SyntaxDataError(f"no such folder: {shown(folder)}", path=path, option="user_dir")
+                raise SyntaxDataError(f"no such folder: {shown_path(folder)}", path=path, option="user_dir")
         for name, count in Counter(map(str, self.tables())).items():
             if count > 1:  # one would take the place of the other
                 hint = "rename the test set, the variant or the lines"
@@ -194,7 +194,7 @@ class Layout:
 
     # --------------------------------------------------------------------------------- placeholders and options
 
-    def filled(self, text: str, run: Run | None = None, show: Callable[[Path], str] = shown, **names: str) -> str:
+    def filled(self, text: str, run: Run | None = None, show: Callable[[Path], str] = shown_path, **names: str) -> str:
         """Fill in the placeholders of a text in the recipe: ``{folder}``, ``{run}`` and others, but not ``${run}``."""
         source, target = self.langs
         places = {"folder": show(self.folder), "recipe": show(self.base), "source": source, "target": target, **names}

@@ -25,7 +25,7 @@ from fairseq_syntax.lab.recipes.stages import (
     Word,
     content,
     options,
-    shown,
+    shown_path,
 )
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.plugins import code_digest
@@ -33,7 +33,7 @@ from fairseq_syntax.runtime.files import fingerprint
 
 SEARCH = ("beam", "lenpen", "max-len-b")  # options of fairseq-generate that `translate` has, too
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a shell command
-_SHELL = (lambda path: shlex.quote(shown(path)), shown)  # how paths are written outside and inside quotes
+_SHELL = (lambda path: shlex.quote(shown_path(path)), shown_path)  # how paths are written outside and inside quotes
 
 
 def _free(word: Word) -> Word:
@@ -85,7 +85,7 @@ class Plan(Layout):
         for stage in stages:
             for path in {stage.stamp, *stage.outputs}:
                 if path in makers:
-                    message = f"{makers[path]} and {stage.name} both write {shown(path)}"
+                    message = f"{makers[path]} and {stage.name} both write {shown_path(path)}"
                     raise SyntaxDataError(message, path=self.path, hint="another name or outputs for the command")
                 makers[path] = stage.name
 

@@ -36,14 +36,14 @@ class Document:
         return next(filter(None, above), (path, None))
 
 
-def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
+def load_recipe(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
     """Read and validate a recipe. Raises SyntaxDataError with the line of the first error.
 
     Args:
         changes: new values for keys, as in ``{"corpus.data": "multi30k"}``; values are parsed as YAML
     """
     path = Path(path)
-    document = read(path)
+    document = read_document(path)
     if "extends" in (changes or {}):
         raise SyntaxDataError("extends cannot be set: the recipe has been read", option="--set")
     for key, text in (changes or {}).items():
@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
 
 def written_in(path: Path, key: str) -> Path:
     """The file in which a top-level key of a recipe stands: the recipe's, or that of one that it extends."""
-    return read(path).place([key], path)[0]
+    return read_document(path).place([key], path)[0]
 
 
 class _Texts(yaml.SafeLoader):
@@ -94,7 +94,7 @@ def as_yaml(value: Any) -> str:
     return plain if is_same else json.dumps(value, ensure_ascii=False)
 
 
-def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
+def read_document(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """Read a recipe with the recipes that it extends, without validating it."""
     try:
         with errors_in(path):
@@ -111,7 +111,7 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     base_path = path.parent / str(base_name)
     if base_path.resolve() in [one.resolve() for one in (*extending, path)]:
         raise SyntaxDataError(f"extends {base_name}, which extends it", path=path)
-    base = read(base_path, (*extending, path))
+    base = read_document(base_path, (*extending, path))
     return Document(_extended(base.values, document.values), {**base.places, **document.places})
 
 

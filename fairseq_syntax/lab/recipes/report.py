@@ -30,8 +30,8 @@ from fairseq_syntax.lab.recipes.verdict import (
 )
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import METRICS
-from fairseq_syntax.lab.scoring.report import DISTINCT, tables
-from fairseq_syntax.lab.scoring.shares import tables as share_tables
+from fairseq_syntax.lab.scoring.report import DISTINCT, score_tables
+from fairseq_syntax.lab.scoring.shares import shares_tables as share_tables
 from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
 from fairseq_syntax.runtime.files import atomic_open, make_folder
@@ -92,9 +92,9 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     """
     if not results.reports:
         raise SyntaxDataError("there are no results yet", path=plan.folder, hint="run the recipe first")
-    text = list(report(plan, results))
+    text = list(page_sections(plan, results))
     after = sum(section.title.startswith(SCORES) for section in text)
-    sections = [*text[:after], *sentences(plan, results), *text[after:], *pictures(plan, results)]
+    sections = [*text[:after], *sentences_section(plan, results), *text[after:], *pictures(plan, results)]
     markdown, page = plan.folder / "report.md", plan.folder / "report.html"
     pages = {markdown: as_markdown(plan, sections), page: as_html(plan, sections)}
     if plan.recipe.page:  # next to the recipe, without pictures, which are in the result folder
@@ -106,7 +106,7 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     return markdown, page
 
 
-def report(plan: Plan, results: Results) -> Iterator[PageSection]:
+def page_sections(plan: Plan, results: Results) -> Iterator[PageSection]:
     """The sections of a report."""
     recipe = plan.recipe
     for variant in [MAIN, *recipe.translate.variants]:
@@ -131,7 +131,7 @@ def report(plan: Plan, results: Results) -> Iterator[PageSection]:
         how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"], over=units_drawn(scores))
         yield PageSection(f"{table}: the parse and controls, further tables", [*gains[1:], *by, how], rest=True)
     for table, scores in results.reports.items():
-        yield PageSection(str(table), list(tables(scores)), rest=True)
+        yield PageSection(str(table), list(score_tables(scores)), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
     controls = {name: control for name, control in recipe.parse.controls.items() if name in parses}
     entries: list[tuple[str, Any]] = [*recipe.systems.items(), *controls.items()]
@@ -139,7 +139,9 @@ def report(plan: Plan, results: Results) -> Iterator[PageSection]:
         yield PageSection("Systems", descriptions, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
     yield PageSection("Wall time", [seconds], rest=True)
-    yield PageSection("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
+    yield PageSection(
+        "Commands", ["Of the first seed of each system.", "$" + commands_section(plan, results)], rest=True
+    )
     yield PageSection("Hardware and versions", [described(one) for one in results.environments], rest=True)
 
 
@@ -150,7 +152,7 @@ def verdicts(plan: Plan, results: Results, scored: Sequence[Scored]) -> list[str
     return list(filter(None, told))
 
 
-def sentences(plan: Plan, results: Results) -> Iterator[PageSection]:
+def sentences_section(plan: Plan, results: Results) -> Iterator[PageSection]:
     """Ten sentences of the first test set, as the baseline and the best other system translate them."""
     for table, scores in results.reports.items():
         baseline, metric = plan.baseline_of(table), first_metric(plan, scores)
@@ -278,7 +280,7 @@ def _cells(entry: Mapping[str, Any], metric: str, is_baseline: bool, is_low: boo
 
 def pictures(plan: Plan, results: Results) -> Iterator[PageSection]:
     """Draw and save BLEU and gains by length, box plots of sentence scores, and perplexity during training."""
-    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, save, training_curves
+    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, save_figure, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
     metric = next((key for key in plan.recipe.score.metrics if key in METRICS), "")
@@ -303,7 +305,7 @@ def pictures(plan: Plan, results: Results) -> Iterator[PageSection]:
         for title, figure in figures.items():
             path = plan.folder / "figures" / f"{name}.{title.lower().replace(' ', '-')}.svg"
             make_folder(path.parent)
-            save(figure, path)
+            save_figure(figure, path)
             saved.append(Picture(path, title))
         if saved:
             yield PageSection(f"Figures: {name}", saved)
@@ -390,7 +392,7 @@ def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
     return scores
 
 
-def commands(plan: Plan, results: Results) -> str:
+def commands_section(plan: Plan, results: Results) -> str:
     """The commands of the first finished run of each system."""
     parts: dict[str, str] = {}
     for run, facts in results.facts.items():

@@ -27,7 +27,7 @@ from fairseq_syntax.lab.recipes.stages import (
     Stage,
     StageCommand,
     dependencies,
-    shown,
+    shown_path,
     states,
     training_limits,
 )
@@ -140,7 +140,7 @@ class Runner:
         """Run the commands of a stage, and record that it is done. Raises SyntaxDataError if it fails."""
         log = self.log(stage)
         for path in stage.prepare(step):
-            self.say(f"{stage.name}: {shown(path)} has changed since it was made, and is made anew")
+            self.say(f"{stage.name}: {shown_path(path)} has changed since it was made, and is made anew")
         # First, so that after an interruption the record tells what the unfinished outputs belong to.
         step.begin()
         stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")

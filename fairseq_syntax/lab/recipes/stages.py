@@ -37,7 +37,7 @@ class Out:
     path: Path
 
     def __str__(self) -> str:
-        return shown(self.path)
+        return shown_path(self.path)
 
 
 class In(Out):
@@ -75,7 +75,7 @@ def options(values: Mapping[str, Any]) -> list[Word]:
     return words
 
 
-def shown(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curdir) -> str:
+def shown_path(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curdir) -> str:
     """A path as typed in a folder: relative, or absolute if it is far away."""
     relative = os.path.relpath(path, folder)
     return os.path.abspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
@@ -97,9 +97,9 @@ class StageCommand:
 
     def __str__(self) -> str:
         """The command as typed in a shell."""
-        texts = [f"{PLUGINS_VARIABLE}={shlex.quote(self._folders(shown))}"] if self.plugins else []
+        texts = [f"{PLUGINS_VARIABLE}={shlex.quote(self._folders(shown_path))}"] if self.plugins else []
         texts += [f'"{word}"' if word is _USER_DIR else shlex.quote(str(word)) for word in self.words]
-        return " ".join(texts) + (f" > {shlex.quote(shown(self.stdout))}" if self.stdout else "")
+        return " ".join(texts) + (f" > {shlex.quote(shown_path(self.stdout))}" if self.stdout else "")
 
     def variables(self) -> dict[str, str]:
         """Its environment variables in addition to those of the recipe."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.corpus.parsing.base import ParserOptions, model_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.stages import shown
+from fairseq_syntax.lab.recipes.stages import shown_path
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.plugins import name_hint
 from fairseq_syntax.runtime.files import fingerprint
@@ -53,7 +53,7 @@ BASELINE, PLACEBO, DEFAULT = "relative_positions", "shuffled", "supervised_heads
 _MEASURED = {"supervised_heads": {"child-weight": 0}}
 
 
-def system_names() -> list[str]:
+def recipe_system_names() -> list[str]:
     """The systems of this package that a first recipe can have, and LSTMs.
 
     They are read from the source code, since ``--help`` and completion list them, and importing them would import
@@ -87,7 +87,7 @@ class RecipeEntry(NamedTuple):
         return line if len(line) < 90 else "".join(f"\n    {part}" for part in filter(None, parts))
 
 
-def entry_of(name: str, user_dir: Sequence[str] = (), beside: str = "relative_positions") -> RecipeEntry:
+def recipe_entry(name: str, user_dir: Sequence[str] = (), beside: str = "relative_positions") -> RecipeEntry:
     """The entry of a system, in any case and with hyphens or underscores; a Transformer has relative positions, too.
 
     Args:
@@ -201,7 +201,7 @@ def first_recipe(
     start = None if pretrained is None else Start.of(pretrained, source, target, path.absolute().parent)
     langs, base = (source, target), path.absolute().parent
     names = list(dict.fromkeys(name.lower().replace("-", "_") for name in chosen))
-    entries = {name: entry_of(name, user_dir, BASELINE if start is None else "") for name in names}
+    entries = {name: recipe_entry(name, user_dir, BASELINE if start is None else "") for name in names}
     is_lstm = {entry.is_lstm for entry in entries.values()}
     if len(is_lstm) > 1:
         raise SyntaxDataError(
@@ -213,7 +213,7 @@ def first_recipe(
             raise SyntaxDataError(message, option="--system", hint="name systems of Transformers")
         baseline = {"finetuned": RecipeEntry(start.arch)}
     else:
-        baseline = {"lstm": RecipeEntry("lstm")} if True in is_lstm else {BASELINE: entry_of(BASELINE)}
+        baseline = {"lstm": RecipeEntry("lstm")} if True in is_lstm else {BASELINE: recipe_entry(BASELINE)}
     entries = {**baseline, **entries}
     read = frozenset().union(*(entry.needs for entry in entries.values()))
     read_of_target = frozenset().union(*(entry.target_needs for entry in entries.values()))
@@ -327,7 +327,7 @@ class Start:
         place = f"{{recipe}}/{os.path.relpath(folder, base)}"
         files = []
         for name, file in (("models", "segmentation.{}.json"), ("dictionaries", "dict.{}.txt")):
-            of_langs = (f"{lang}: {shown(folder / file.format(lang), base)}" for lang in (source, target))
+            of_langs = (f"{lang}: {shown_path(folder / file.format(lang), base)}" for lang in (source, target))
             files.append(f"{name}: {{{', '.join(of_langs)}}}")
         shapes = {t.data_ptr(): t.numel() for t in load_mapped(str(folder / CHECKPOINT))["model"].values()}
         pieces = "".join(f"\n  {line}" for line in files)
@@ -338,7 +338,7 @@ def _named(texts: Sequence[str], base: Path) -> str:
     """Files as named in a recipe: one, or a list."""
     from fairseq_syntax.lab.recipes.reading import as_yaml  # here, since --help lists the systems: it imports pydantic
 
-    names = [shown(text, base) for text in texts]
+    names = [shown_path(text, base) for text in texts]
     return as_yaml(names[0] if len(names) == 1 else names)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import as_yaml, load, written_in
+from fairseq_syntax.lab.recipes.reading import as_yaml, load_recipe, written_in
 from fairseq_syntax.lab.recipes.schema import ParseSide
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER
 from fairseq_syntax.lab.scoring.tables import number
@@ -131,7 +131,7 @@ def changes(plan: Plan) -> Changes:
     try:
         if plan.recipe.published:
             place = written_in(plan.path, "published")
-        before = _flat(load(place).model_dump())
+        before = _flat(load_recipe(place).model_dump())
     except (SyntaxDataError, OSError):  # the recipe was not read from a file, or it has been changed since
         return Changes(place.name, (), False)
     after = _flat(plan.recipe.model_dump())

@@ -94,7 +94,7 @@ class Sample:
     tree_labelled: Bools
 
 
-def sentences(line: ParsedLine) -> Iterator[ParsedLine]:
+def parsed_sentences(line: ParsedLine) -> Iterator[ParsedLine]:
     """The words, heads and labels of each sentence of a line."""
     for start, end in line.sentences:
         heads = [head - start for head in line.heads[start:end]]
@@ -102,7 +102,7 @@ def sentences(line: ParsedLine) -> Iterator[ParsedLine]:
         yield ParsedLine(words, heads, deprels, line_number=line.line_number)
 
 
-def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
+def compare_parses(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     """Compare a parse that has distributions with a gold parse, line by line.
 
     Raises:
@@ -208,7 +208,7 @@ def kept_mass(choices: Choices, thresholds: Sequence[float] = THRESHOLDS) -> lis
     return [(threshold, len(p) / choices.n, float(p.sum() / choices.n)) for threshold, p in zip(thresholds, kept)]
 
 
-def report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) -> dict[str, Any]:
+def calibration_report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) -> dict[str, Any]:
     """All measures of a sample, and its reliability ``curves``.
 
     Args:
@@ -244,8 +244,8 @@ def report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) 
     return about
 
 
-def tables(about: Mapping[str, Any]) -> Iterator[Table]:
-    """The tables of a :func:`report`, or of :func:`attachment` alone."""
+def calibration_tables(about: Mapping[str, Any]) -> Iterator[Table]:
+    """The tables of a :func:`calibration_report`, or of :func:`attachment` alone."""
     if "head" not in about:
         rows = [["accuracy", number(100 * about["uas"]), number(100 * about["las"])]]
         note = "This parser has no probabilities of arcs, so there is nothing to calibrate."

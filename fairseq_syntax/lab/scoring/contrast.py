@@ -105,7 +105,7 @@ def effective(right: np.ndarray, sources: np.ndarray) -> float:
     return float(total / deff * (stats.t.ppf(0.975, total - 1) / stats.t.ppf(0.975, many - 1)) ** 2)
 
 
-def compare(baseline: np.ndarray, system: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
+def compare_decisions(baseline: np.ndarray, system: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
     """An exact test of two systems' decisions [n] on the same items, whose sources are ``sources`` [n].
 
     Returns:
@@ -132,7 +132,9 @@ def sign_flips(differences: np.ndarray) -> float:
     return min(1.0, float(chance[np.abs(sums) >= abs(int(differences.sum()))].sum()))
 
 
-def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline: str | None = None) -> dict[str, Any]:
+def evaluate_contrast(
+    contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline: str | None = None
+) -> dict[str, Any]:
     """Accuracies by category and distance, and tests against the baseline (default: the first system).
 
     Args:
@@ -140,7 +142,7 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
 
     Returns:
         ``{"set", "items", "baseline", "groups"}``; ``groups[kind][group]`` has ``systems[name]`` with the fields of
-        :func:`accuracy`, and ``tests[name]`` with those of :func:`compare` and ``p_holm``. Holm's family is all systems
+        :func:`accuracy`, and ``tests[name]`` with those of :func:`compare_decisions` and ``p_holm``. Holm's family is all systems
         and groups of a kind.
     """
     base = baseline or next(iter(right))
@@ -151,13 +153,13 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
         for group, items in members.items():
             of, decided = sources[items], {name: each[items] for name, each in right.items()}
             accuracies = {name: accuracy(each, of) for name, each in decided.items()}
-            tests = {name: compare(decided[base], each, of) for name, each in decided.items() if name != base}
+            tests = {name: compare_decisions(decided[base], each, of) for name, each in decided.items() if name != base}
             entries[group] = {"systems": accuracies, "tests": tests}
         correct([test for entry in entries.values() for test in entry["tests"].values()])
     return report
 
 
-def tables(report: Mapping[str, Any]) -> Iterator[Table]:
+def contrast_tables(report: Mapping[str, Any]) -> Iterator[Table]:
     """Tables of accuracies by category and distance and, for several systems, of tests."""
     whole = report["groups"][ALL][ALL]
     names = list(whole["systems"])

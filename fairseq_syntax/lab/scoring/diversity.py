@@ -129,7 +129,9 @@ class Diversifier:
                 yield i, hypotheses[0]
 
 
-def measure(variations: Sequence[Variation], references: Mapping[int, str], tokenize: str = "13a") -> list[dict]:
+def measure_diversity(
+    variations: Sequence[Variation], references: Mapping[int, str], tokenize: str = "13a"
+) -> list[dict]:
     """``bleu``, its ``signature``, and ``distinct1`` of the ``translations`` at each ``distance``."""
     rows = []
     for distance in sorted({v.distance for v in variations}):
@@ -142,7 +144,7 @@ def measure(variations: Sequence[Variation], references: Mapping[int, str], toke
 
 
 def table(rows: Sequence[Mapping[str, Any]], samples: int) -> Table:
-    """The results of :func:`measure` as a table."""
+    """The results of :func:`measure_diversity` as a table."""
     return Table(
         f"Translations by varied tag sequences, {samples} of each sentence at each distance",
         ["edit distance", "translations", "BLEU", "distinct-1"],

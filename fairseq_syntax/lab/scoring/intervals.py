@@ -32,7 +32,7 @@ def if_enough(estimate: Estimate, count: int) -> Estimate:
     return estimate if count >= LEAST_SENTENCES else estimate[:1]
 
 
-def shown(estimate: Estimate, to: str = " to ") -> str:
+def shown_estimate(estimate: Estimate, to: str = " to ") -> str:
     """A signed estimate with its interval, if it has one: ``+1.26 (+0.60 to +1.92)``."""
     value, *rest = estimate[:3]
     return f"{value:+.2f} ({rest[0]:+.2f}{to}{rest[1]:+.2f})" if rest else f"{value:+.2f}"
@@ -64,7 +64,9 @@ def cells(
     def text(cell: str | Estimate | None) -> str:
         if cell is None or isinstance(cell, str):
             return missing if cell is None else cell
-        return marks.form.format(shown(cell, marks.to)) if next(significant) else shown(cell, marks.to)
+        return (
+            marks.form.format(shown_estimate(cell, marks.to)) if next(significant) else shown_estimate(cell, marks.to)
+        )
 
     texts = [[text(cell) for cell in row] for row in rows]
     tests = sum(p_of(estimate) is not None for estimate in estimates)

@@ -1,6 +1,6 @@
 """Evaluation as in the papers: scores over several seeds, tests against a baseline, scores by length and syntax.
 
-:func:`evaluate` returns the JSON report as a dictionary; :func:`tables` converts it to tables.
+:func:`evaluate` returns the JSON report as a dictionary; :func:`score_tables` converts it to tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.named_files import check_distinct, named_files
 
 logger = logging.getLogger(__name__)
-__all__ = ["ScoreOptions", "ScoredSystem", "evaluate", "read_parses", "read_system", "tables"]
+__all__ = ["ScoreOptions", "ScoredSystem", "evaluate", "read_parses", "read_system", "score_tables"]
 
 FORMAT = 2  # the version of the report and of its computation
 DISTINCT = "distinct-1"
@@ -286,7 +286,7 @@ def _correct(family: Sequence[dict[str, Any]]) -> None:
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
-def tables(report: Mapping[str, Any]) -> Iterator[Table]:
+def score_tables(report: Mapping[str, Any]) -> Iterator[Table]:
     """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
     names = [system["name"] for system in report["systems"]]  # stored reports sort other scores by name
     baseline = report.get("baseline")

@@ -36,7 +36,7 @@ INTERVALS = "in brackets: 95 % intervals over {}, and over seeds where there are
 DRAWS, DRAWS_BY = 10_000, 1000  # bootstrap draws for shares, and for shares by properties of the parse
 
 
-def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> list[dict[str, Any]]:
+def measure_shares(resampled: Resampled, baseline: str, controls: Sequence[str]) -> list[dict[str, Any]]:
     """The gain of every system, and the gain that remains with each control.
 
     Args:
@@ -94,7 +94,7 @@ def measure_by(
     draws: int = DRAWS_BY,
     groups: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """:func:`measure` in the intervals of each property of the source's parse.
+    """:func:`measure_shares` in the intervals of each property of the source's parse.
 
     Returns:
         as :func:`.by_property.by_property`, with ``rows`` and, if there are groups, their number in the interval,
@@ -104,7 +104,7 @@ def measure_by(
     def rows(lines: list[int]) -> dict[str, Any]:
         number = {} if groups is None else {"groups": len({groups[line] for line in lines})}
         resampled = Resampled(scorer, runs, draws, subset=lines, groups=groups)
-        return {**number, "rows": measure(resampled, baseline, controls)}
+        return {**number, "rows": measure_shares(resampled, baseline, controls)}
 
     return by_property(parses, properties, rows)
 
@@ -118,7 +118,7 @@ def shares(
     properties: Sequence[Property],
     groups: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """:func:`measure` in all metrics where higher is better.
+    """:func:`measure_shares` in all metrics where higher is better.
 
     Returns:
         ``baseline``, ``controls``, ``draws``; by metric, ``metrics`` (gains and shares) and ``by`` (in intervals)
@@ -126,7 +126,7 @@ def shares(
     metrics, by = {}, {}
     for scorer in scorers:
         if scorer.higher_is_better:
-            metrics[scorer.name] = measure(Resampled(scorer, runs, DRAWS, groups=groups), baseline, controls)
+            metrics[scorer.name] = measure_shares(Resampled(scorer, runs, DRAWS, groups=groups), baseline, controls)
             by[scorer.name] = measure_by(scorer, runs, baseline, controls, parses, properties, groups=groups)
     return {"baseline": baseline, "controls": list(controls), "draws": DRAWS, "metrics": metrics, "by": by}
 
@@ -141,7 +141,7 @@ def units_drawn(report: Mapping[str, Any]) -> str:
     return "groups" if "groups" in report else "sentences"
 
 
-def tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list[Table]]:
+def shares_tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list[Table]]:
     """The tables of a report's ``shares`` by metric, whose titles end in ``of``, and by metric and property."""
     found, count, over = report["shares"], drawn_from(report), units_drawn(report)
     seeds = {one["name"]: len(one["runs"]) for one in report["systems"] if one["name"] == found["baseline"]}
@@ -162,7 +162,7 @@ def share_table(
     over: str = "sentences",
     baseline: Mapping[str, int] | None = None,
 ) -> Table:
-    """The result of :func:`measure` as a table with one row per system and control.
+    """The result of :func:`measure_shares` as a table with one row per system and control.
 
     Args:
         count: the number of sentences, or groups of them
