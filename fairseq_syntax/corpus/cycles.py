@@ -1,7 +1,8 @@
 """Cycles of heads, where a root is its own head: a word is below a root, or its ancestors end in a cycle.
 
 All use pointer doubling: after k doublings, each word has its ancestor 2^k steps up, which is a root or on a cycle once
-there are as many steps as words. :func:`.trees.parents_without_cycles` does the same on a device, without waiting for it.
+there are as many steps as words. :func:`.trees.parents_without_cycles` does the same on a device, without waiting for
+it.
 """
 
 from __future__ import annotations

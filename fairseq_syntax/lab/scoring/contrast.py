@@ -142,8 +142,8 @@ def evaluate_contrast(
 
     Returns:
         ``{"set", "items", "baseline", "groups"}``; ``groups[kind][group]`` has ``systems[name]`` with the fields of
-        :func:`accuracy`, and ``tests[name]`` with those of :func:`compare_decisions` and ``p_holm``. Holm's family is all systems
-        and groups of a kind.
+        :func:`accuracy`, and ``tests[name]`` with those of :func:`compare_decisions` and ``p_holm``. Holm's family is
+        all systems and groups of a kind.
     """
     base = baseline or next(iter(right))
     report: dict[str, Any] = {"set": contrast.name, "items": len(contrast.items), "baseline": base, "groups": {}}
