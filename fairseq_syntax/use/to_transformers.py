@@ -71,6 +71,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
 
     elif pretrained.set_options():
         _check_marian(pretrained, options)
+        _never_produce(plain, target.bos())
         orders, fill = _marian_orders(source, target), _marian
     elif moses and fill is _blenderbot:
         message = (
@@ -182,6 +183,13 @@ def _check_marian(pretrained: PretrainedConfig, options: Mapping[str, Any]) -> N
         names = ", ".join(map(option_name, wrong))
         message = f"is none of the imported models that are exported again, and differs from Marian in {names}"
         raise SyntaxDataError(message, hint="translate with the checkpoint")
+
+
+def _never_produce(plain: Any, symbol: int) -> None:
+    """Fix the logit of a symbol that the other model does not have, and that no data have; label smoothing moves it."""
+    projection = plain.decoder.output_projection
+    projection.weight[symbol] = 0
+    projection.bias[symbol] = NEVER
 
 
 def _marian_orders(source: Any, target: Any) -> dict[str, list[int]]:

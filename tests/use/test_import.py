@@ -158,6 +158,16 @@ def test_there_and_back(theirs, imported, tmp_path, family):
         export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
+def test_a_marian_model_that_was_trained_further_is_exported(imported, tmp_path):
+    """Label smoothing moves the logit of ``<s>``, which Marian's vocabulary does not have."""
+    trained = load_exported_folder(imported / "marian" / CHECKPOINT)
+    with torch.no_grad():
+        trained.model.decoder.output_projection.weight[0] += 0.1
+        trained.model.decoder.output_projection.bias[0] += 0.1
+    export(trained, "transformers", tmp_path / "further")
+    assert (tmp_path / "further" / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
 def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     """The same parameters, and a tokenizer that gives the same ids."""
