@@ -103,7 +103,7 @@ def _about_kept(work: Work, runs: bool) -> Iterator[str]:
         return
     file, otherwise = shown_path(work.kept_file), "(--set kept=null: run all)"
     if work.unused:
-        why = "are of other settings or text, and are not used"
+        why = "were made with other settings or other text, and are not used"
         yield f"{file}: {len(work.unused)} of the kept results ({_some(work.unused)}) {why}"
     if runs and work.replaced:
         yield f"{file}: {len(work.replaced)} of {len(work.chosen)} runs are kept here and not run again {otherwise}"

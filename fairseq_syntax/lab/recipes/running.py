@@ -66,7 +66,7 @@ class Work:
 
     @property
     def unused(self) -> list[Run]:
-        """The chosen runs whose stored results are of other settings, tests or text."""
+        """The chosen runs whose stored results were made with other settings, tests or text."""
         return [run for run in self.chosen if str(run) in self.kept.runs and run not in self.kept_runs]
 
     def unscored(self, runs: Collection[Run]) -> list[Run]:

@@ -350,7 +350,7 @@ class Recipe(RecipeSection):
     page: str | None = _key(None, "additional Markdown file for the report; not written with --set kept=null")
     kept: str | None = _key(
         None,
-        "compressed file of results that are kept with the recipe; ignored if they are of other settings or text files",
+        "compressed file of results that are kept with the recipe; ignored if made with other settings or text files",
     )
     user_dir: Texts = _key([], "folders of your plugins (`--user-dir`); a change of their code trains again")
     corpus: Corpus

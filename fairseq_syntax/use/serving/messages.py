@@ -265,7 +265,7 @@ class TranslateAnswer(BaseModel):
     without_parse: list[int] = Field(
         [],
         description="the sentences, counted from 0, that were translated without the parse that a model reads, because "
-        "it could not be had",
+        "none was available",
     )
     attention: dict[str, Any] | None = Field(
         None,

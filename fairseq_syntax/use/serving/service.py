@@ -58,7 +58,7 @@ class Service:
         }
 
     def close(self, seconds: float | None = None) -> None:
-        """Finish the accepted work, or what of it is done after some seconds, and end the threads."""
+        """Finish the accepted work, as far as some seconds allow, and end the threads."""
         for stage in (self._parsing, *self._translating.values()):
             stage.close(seconds)
 
