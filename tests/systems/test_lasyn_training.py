@@ -375,7 +375,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     refused([*argv, "--output", str(tmp_path / "no")], "nope")
     argv[argv.index("nope")] = "test"
 
-    monkeypatch.setattr("fairseq_syntax.lab.scoring.diversity.measure", lambda *given: 1 / 0)
+    monkeypatch.setattr("fairseq_syntax.lab.scoring.diversity.measure_diversity", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main([*argv, "--distances", "0", "--output", str(tmp_path / "translated")])
     assert [p.name for p in (tmp_path / "translated").iterdir()] == ["translations.tsv"], "before they are measured"
