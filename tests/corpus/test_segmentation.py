@@ -47,7 +47,7 @@ CONLLU = """\
 1-2\tzum\t_\t_\t_\t_\t_\t_\t_\t_
 1\tzu\t_\tADP\t_\t_\t3\tcase\t_\t_
 2\tdem\t_\tDET\t_\t_\t3\tdet\t_\t_
-3\tHaus\t_\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No
+3\tHaus\t_\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No|Arcs=0:root:0.8
 4\t.\t_\tPUNCT\t_\t_\t3\tpunct\t_\t_
 
 # line = 1

@@ -330,7 +330,8 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     refused(["contrast", "--set", path], option="--scores")
     for option in ("--conllu", "--parser", "--data", "--lang"):
         refused([*argv, option, "x"], option=option)
-    refused(["contrast", "a.pt", "--set", path, "--lower-is-better"], option="--lower-is-better")
+    model = write(tmp_path / "a.pt", "")
+    refused(["contrast", model, "--set", path, "--lower-is-better"], option="--lower-is-better")
 
 
 def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, monkeypatch):
@@ -341,7 +342,8 @@ def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, monkeypatch):
         raise SyntaxDataError("b has no parse")
 
     monkeypatch.setattr(contrast_command, "_forced_scores", only_the_first)
-    argv = ["contrast", "a=a.pt", "b=b.pt", "--set", path, "--write-scores", f"{tmp_path}/out"]
+    models = [f"{name}={write(tmp_path / name, '')}" for name in "ab"]
+    argv = ["contrast", *models, "--set", path, "--write-scores", f"{tmp_path}/out"]
     refused([*argv, "--scores", f"c={write(tmp_path / 'few', '1')}"], f"{tmp_path}/few")
     assert not (tmp_path / "out").exists(), "ready scores are read before models score"
     refused(argv, "b has no parse")
