@@ -86,6 +86,8 @@ def test_a_training_in_the_same_process_keeps_its_log(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
+    for name in ("model.pt", "text"):
+        (tmp_path / name).touch()
     done = command("translate", str(tmp_path / "model.pt"), "--input", str(tmp_path / "text"))
     assert "['fairseq', 'fairseq_syntax.tasks', 'torch']" in done.stderr
     assert "DEBUG" not in done.stderr  # fairseq's imports configure logging; registering leaves it alone
@@ -245,7 +247,11 @@ def test_what_is_misspelt_is_answered_by_what_was_perhaps_meant(wrong, meant, ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "continues"), [("run r.yaml", True), ("tree m.pt --input a.conllu", False)])
-def test_ctrl_c_says_whether_the_same_command_continues(name, continues, monkeypatch, capsys):
+def test_ctrl_c_says_whether_the_same_command_continues(name, continues, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for file in ("m.pt", "a.conllu"):
+        Path(file).touch()
+
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 

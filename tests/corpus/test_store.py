@@ -429,10 +429,10 @@ def test_killed_while_writing(tmp_path):
     program = """
         import sys, time
         from fairseq_syntax.corpus.store.schema import StoredSentence
-        from fairseq_syntax.corpus.store.chunk import pack
+        from fairseq_syntax.corpus.store.chunk import pack_chunk
         from fairseq_syntax.corpus.store.writer import write_store
         def batches(times=[]):
-            yield pack([StoredSentence([1], [0], [0], [0], [0])] * 10, with_arcs=False)
+            yield pack_chunk([StoredSentence([1], [0], [0], [0], [0])] * 10, with_arcs=False)
             times.append(1)
             if len(times) == 2:
                 print("writing", flush=True)

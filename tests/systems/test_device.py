@@ -61,7 +61,8 @@ ON_HOST = {
     "model/neighbourhoods.py:word_counts",
 }
 LEVELS = {
-    f"model/trees.py:{name}" for name in ("level_sizes", "path_sum", "depth", "is_root", "_ancestors", "without_cycles")
+    f"model/trees.py:{name}"
+    for name in ("level_sizes", "path_sum", "depth", "is_root", "_ancestors", "parents_without_cycles")
 }
 
 

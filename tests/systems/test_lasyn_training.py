@@ -324,13 +324,15 @@ def test_generate_and_interactive(data, trained, tmp_path):
 def test_diversify_makes_its_folder_first(tmp_path):
     """Not after hours of translating."""
 
-    (tmp_path / "file").write_text("")
+    for name in ("file", "no.pt"):
+        (tmp_path / name).touch()
     refused(["diversify", str(tmp_path / "no.pt"), "--output", str(tmp_path / "file" / "out")], path="out")
 
 
 def test_diversify_looks_at_its_options_first(tmp_path, capsys):
     from fairseq_syntax.cli import main
 
+    (tmp_path / "no.pt").touch()
     argv = ["diversify", str(tmp_path / "no.pt"), "--output", str(tmp_path / "out")]
     refused([*argv, "--tokenize", "nosuch"], "nosuch")
     for option in ("--beam", "--samples", "--random"):

@@ -231,7 +231,10 @@ def test_numbers_that_cannot_be_on_the_command_line(argv, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_choosing_a_head_writes_no_links():
+def test_choosing_a_head_writes_no_links(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.pt", "a", "b"):
+        Path(name).touch()
     files = ["--input", "a", "--translations", "b", "--output", "c"]
     refused(["align", "x.pt", *files, "--choose"], option="--output")
 
@@ -243,9 +246,12 @@ def test_a_device_that_is_not_there(device, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("argv", [["tree", "--input", "no"], ["show", "--data", "no", "--output", "no.html"]])
-def test_a_gpu_that_is_not_there(argv, tmp_path, capsys):
-    (tmp_path / "x.pt").touch()
+@pytest.mark.parametrize("argv", [["tree", "--input", "text"], ["show", "--data", "bin", "--output", "no.html"]])
+def test_a_gpu_that_is_not_there(argv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.pt", "text"):
+        Path(name).touch()
+    Path("bin").mkdir()
     refused([argv[0], str(tmp_path / "x.pt"), *argv[1:], "--device", "cuda"], option="--device")
 
 

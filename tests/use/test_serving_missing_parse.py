@@ -122,8 +122,9 @@ def test_a_parser_without_distributions_serves_models_that_read_none(monkeypatch
         load_source([model], "plain_parser", "", None)  # type: ignore[list-item]
 
 
-def test_options_that_do_not_go_together():
-    refused(["serve", "model.pt", "--parse-timeout", "1"], option="--parse-timeout")
+def test_options_that_do_not_go_together(tmp_path):
+    (tmp_path / "model.pt").touch()
+    refused(["serve", str(tmp_path / "model.pt"), "--parse-timeout", "1"], option="--parse-timeout")
 
 
 @pytest.mark.slow

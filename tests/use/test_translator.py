@@ -231,7 +231,7 @@ def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
     assert {name: seen[name] for name in wanted} == wanted
 
 
-def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkeypatch, capsys):
+def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkeypatch, tmp_path, capsys):
     class Typed(io.BytesIO):
         def __next__(self) -> bytes:
             shown.append(capsys.readouterr())
@@ -249,7 +249,8 @@ def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkey
     shown = []
     monkeypatch.setattr(Translator, "load", lambda *_, **__: Echo())
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Typed(b"a dog\na cat\n"), isatty=lambda: True))
-    assert command(["translate", "model"]) == 0
+    (tmp_path / "model.pt").touch()
+    assert command(["translate", str(tmp_path / "model.pt")]) == 0
     assert [out for out, _ in shown] == ["", "A DOG\n", "A CAT\n"]
     assert all(err.endswith("en> ") for _, err in shown)
 

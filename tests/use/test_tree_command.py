@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import chain_parser
@@ -165,6 +166,8 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
         def predict(self, lines):
             return lines
 
+    monkeypatch.chdir(tmp_path)
+    Path("model.pt").touch()
     monkeypatch.setattr(parent_head, "ParentHeadParser", Predicted)
     task = SimpleNamespace(cfg=SimpleNamespace(source_lang="en"))
     monkeypatch.setattr(loading, "load_models", lambda *_, **__: ([None], None, task))
@@ -203,6 +206,8 @@ def test_a_pipe_is_translated_and_not_counted_first(tmp_path, monkeypatch, endin
             texts = [text_of(line) if isinstance(line, ParsedLine) else line for line in lines]
             return [[Translation(text, [], 0.0)] for text in texts]
 
+    monkeypatch.chdir(tmp_path)
+    Path("model.pt").touch()
     monkeypatch.setattr(translator.Translator, "load", lambda *_, **__: Copying())
     pipe, out = tmp_path / f"pipe.{ending}", tmp_path / "out"
     (parsed,) = chain_parser.load(ParserOptions(parser="chain_parser")).parse(["A man sleeps."])
@@ -214,6 +219,8 @@ def test_a_pipe_is_translated_and_not_counted_first(tmp_path, monkeypatch, endin
 
 
 def test_options_of_trees_are_looked_at_before_the_model(tmp_path, capsys):
+    for name in ("no.pt", "text.conllu"):
+        (tmp_path / name).touch()
     tree = ["tree", str(tmp_path / "no.pt"), "--input", str(tmp_path / "text.conllu")]
     for more, about in (
         (["--tokenizer", "spacy", "--lang", "de"], {"option": "--lang"}),
