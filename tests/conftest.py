@@ -1,5 +1,7 @@
 """What several test modules share: the toy corpus, made once, a model trained on it, and who may use a GPU."""
 
+import gc
+import multiprocessing
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -73,5 +75,9 @@ def leaves_no_trace():
     """A module of tests that changes what is global in the process fails: others would depend on the order."""
     before = global_state()
     yield
+    if changes(before, global_state()):
+        gc.collect()  # a loader of batches in a cycle of references still has its workers
+        for process in multiprocessing.active_children():
+            process.join(timeout=5)
     if left := changes(before, global_state()):
         pytest.fail("left changed:\n" + "\n".join(left), pytrace=False)
