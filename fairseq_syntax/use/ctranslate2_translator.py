@@ -102,9 +102,13 @@ class CTranslate2Translator(BaseTranslator):
     ) -> CTranslate2Translator:
         """Load an exported folder, with the arguments of :meth:`.translator.Translator.load`.
 
-        ``search_rules`` and ``alignment_heads`` are ignored: CTranslate2 has its own search, and an exported model a
-        fixed alignment head.
+        ``alignment_heads`` is ignored, since an exported model has a fixed alignment head.
+
+        Raises:
+            SyntaxDataError: as there; or other rules of the search are asked for, since CTranslate2 has its own
         """
+        if search_rules != "fairseq":
+            raise SyntaxDataError("CTranslate2 searches by rules of its own", path=folder, option="--search-rules")
         if user_dir:
             register(user_dir)
         of_task = task_options(parser_name, parser_lang, parser_dir, missing_parse)

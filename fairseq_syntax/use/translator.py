@@ -156,6 +156,7 @@ class Translator(BaseTranslator):
                 user_dir=user_dir,
                 source_name=source_name,
                 target_name=target_name,
+                search_rules=search_rules,
                 **options,
             )
         overrides = task_options(**of_parser)

@@ -121,6 +121,11 @@ def test_attention_is_that_of_a_sentence_alone(folders, monkeypatch):
         np.testing.assert_allclose(ours[2], alone[2], atol=1e-4, err_msg=ours[0])
 
 
+def test_rules_of_another_search_are_refused(folders):
+    with data_error("rules of its own"):
+        Translator.load(folders["fast"], device="cpu", search_rules="transformers")
+
+
 # What the use of models that CTranslate2 runs imports, besides the standard library: see examples/export.
 LIGHT = {"ctranslate2", "fairseq_syntax", "filelock", "numpy", "sentencepiece", "tqdm", "xxhash"}
 WITHOUT_TORCH = """
