@@ -15,7 +15,7 @@ from fairseq.data import Dictionary
 
 import fairseq_syntax
 from bench.harness import temporary_folder
-from fairseq_syntax.corpus.store.schema import StoredSentence, store_path
+from fairseq_syntax.corpus.store.store_format import StoredSentence, store_path
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask

@@ -40,7 +40,7 @@ def _models() -> tuple[str, str]:
 
 
 def _parser(**changes):
-    from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+    from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 
     return load_parser(ParserOptions(model_dir=_models()[0], **changes))
 
@@ -52,7 +52,7 @@ def _texts() -> list[str]:
 @measure("parse/stanza", "parse/outside")
 def against_the_pipeline() -> None:
     """The whole job, text to merged file, against Stanza's pipeline on the same tokens in memory."""
-    from fairseq_syntax.corpus.parsing import jobs
+    from fairseq_syntax.corpus.parsing import parse_jobs
     from fairseq_syntax.runtime.files import make_folder
     from fairseq_syntax.runtime.parts import make_parts
 
@@ -74,12 +74,12 @@ def against_the_pipeline() -> None:
     parser.parse_sentences = Timed().parse_sentences
 
     def job() -> None:
-        whole = jobs.Job(folder / "text.en", folder / "out.conllu", parser.options)
+        whole = parse_jobs.Job(folder / "text.en", folder / "out.conllu", parser.options)
         make_folder(whole.parts.folder)
-        parse_part = jobs._ParsePart(parser.options, None)
+        parse_part = parse_jobs._ParsePart(parser.options, None)
         parse_part.parser = parser
         make_parts(whole.parts, whole.source(), parse_part)
-        jobs.merge(whole)
+        parse_jobs.merge(whole)
         (folder / "out.conllu").unlink()
 
     pairs = in_turn(job, lambda: parser.pipeline(tokens))

@@ -17,7 +17,7 @@ from bench.harness import measure, record, temporary_folder
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, write_conllu
 from fairseq_syntax.corpus.segmentation_training import train_segmenter
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import store_path
+from fairseq_syntax.corpus.store.store_format import store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.tokens import binarize_tokens

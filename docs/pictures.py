@@ -425,8 +425,8 @@ def curves() -> Figure:
 
 def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
     """Draw two heads of PASCAL's first layer on a test sentence of the toy corpus (from 1)."""
+    from fairseq_syntax.lab.figures.exhibits import collect
     from fairseq_syntax.lab.figures.heatmap import heat_maps
-    from fairseq_syntax.lab.figures.sentences import collect
 
     exhibits, src, _ = collect(str(data), "test", [sentence], {"PASCAL": str(checkpoint)}, beam=1)
     save_figure(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
@@ -510,10 +510,10 @@ def playground(models: Mapping[str, Path], parser_models: str | None, output: Pa
     from PIL import Image
 
     from fairseq_syntax import register
-    from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+    from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 
     register()
-    from fairseq_syntax.use.serving.models import Source, load_served
+    from fairseq_syntax.use.serving.served_models import Source, load_served
     from fairseq_syntax.use.serving.service import Service
 
     program = chromium.find()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import pack
 from fairseq_syntax.lab.figures.heatmap import arc_levels

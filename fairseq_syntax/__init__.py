@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.parsed_line import ParsedLine
-    from fairseq_syntax.use.base import Translation
+    from fairseq_syntax.use.base_translator import Translation
     from fairseq_syntax.use.translator import Translator
 
 __version__ = "0.2.0"
@@ -21,7 +21,7 @@ __all__ = ["ParsedLine", "Translation", "Translator", "__version__", "register"]
 
 _MODULES = {  # the modules of names that are imported on first use
     "ParsedLine": "fairseq_syntax.corpus.parsed_line",
-    "Translation": "fairseq_syntax.use.base",
+    "Translation": "fairseq_syntax.use.base_translator",
     "Translator": "fairseq_syntax.use.translator",
 }
 

@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 def serve(connection: Connection, parser: str, models: str) -> None:
     """A process that parses lists of words until it is sent None."""
-    from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+    from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 
     os.setsid()  # where a scheduler divides the processors among sessions, two processes get twice the time of one
     options = ParserOptions(parser, "en", models or None, tokenizer="whitespace", max_words=10**9)

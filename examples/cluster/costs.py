@@ -54,8 +54,8 @@ def rates(lines: int, words: int) -> dict[str, float]:
     """
     from fairseq_syntax.cli import main as command
     from fairseq_syntax.corpus.conllu import read_conllu
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
-    from fairseq_syntax.corpus.parsing.jobs import Job, merge
+    from fairseq_syntax.corpus.parsing.parse_jobs import Job, merge
+    from fairseq_syntax.corpus.parsing.parser import ParserOptions
     from fairseq_syntax.runtime.files import make_folder
 
     found: dict[str, float] = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, check, commands, load
-from fairseq_syntax.cli.options import check_files
+from fairseq_syntax.cli.common import check_files
 from fairseq_syntax.errors import RUNS_COMMAND, SyntaxDataError, similar
 from fairseq_syntax.runtime.faults import discard_output, report_fault, write_utf8
 

@@ -15,7 +15,7 @@ from shlex import quote
 
 from fairseq_syntax.cli.arguments import MODEL, TRANSLATOR
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import opened, read_sentences, refuse, translator_options
+from fairseq_syntax.cli.common import opened, read_sentences, refuse, translator_options
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_output, read_lines

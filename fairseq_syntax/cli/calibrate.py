@@ -14,11 +14,11 @@ from pathlib import Path
 
 from fairseq_syntax.cli.arguments import REPORT, positive
 from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import print_report, refuse
+from fairseq_syntax.cli.common import print_report, refuse
 from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, PARSER, distributions, parser_options
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.header import controls, parsed_with
-from fairseq_syntax.corpus.parsing.base import TRANSITION_BASED, Parser, ParserOptions, load_parser, recorded_options
+from fairseq_syntax.corpus.parsing.parser import TRANSITION_BASED, Parser, ParserOptions, load_parser, recorded_options
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import check_output, errors_in
 

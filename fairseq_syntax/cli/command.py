@@ -206,4 +206,4 @@ def commands() -> dict[str, Any]:
 def _modules() -> dict[str, str]:
     """The subcommands: the modules of this package that are not for all of them; ``import_`` is that of ``import``."""
     names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    return {n.rstrip("_").replace("_", "-"): n for n in names if n not in ("arguments", "command", "options")}
+    return {n.rstrip("_").replace("_", "-"): n for n in names if n not in ("arguments", "command", "common")}

@@ -30,7 +30,7 @@ from fairseq_syntax.cli.arguments import (
     source_parser,
 )
 from fairseq_syntax.cli.command import Choice, Command, Flag, Group, Option
-from fairseq_syntax.cli.options import print_report, refuse
+from fairseq_syntax.cli.common import print_report, refuse
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError, meant, quoted

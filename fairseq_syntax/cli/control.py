@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_syntax.cli.arguments import SEED, probability
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import then_segment
+from fairseq_syntax.cli.common import then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import controls, header, parsed_with

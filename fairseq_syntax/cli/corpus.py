@@ -16,7 +16,7 @@ from typing import Any
 
 from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PAIRS, SEED, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import refuse
+from fairseq_syntax.cli.common import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import say
 

@@ -27,7 +27,7 @@ from fairseq_syntax.cli.arguments import (
     sentences,
 )
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import sentence_numbers
+from fairseq_syntax.cli.common import sentence_numbers
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import check_sentences
 from fairseq_syntax.runtime.console import finished

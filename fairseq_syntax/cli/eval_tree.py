@@ -22,7 +22,7 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=5)
 
 
 def main(args: Namespace) -> None:
-    from fairseq_syntax.lab.scoring.trees import collect_words, score_trees
+    from fairseq_syntax.lab.scoring.attachment import collect_words, score_trees
 
     scores = score_trees(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
     if args.json:

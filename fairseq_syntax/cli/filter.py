@@ -12,7 +12,7 @@ from shlex import quote
 
 from fairseq_syntax.cli.arguments import PROCESSES, SEVERAL, positive
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import then_segment
+from fairseq_syntax.cli.common import then_segment
 from fairseq_syntax.corpus.conllu import check_text
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real

@@ -62,7 +62,7 @@ def check(args: Namespace) -> None:
 def main(args: Namespace) -> None:
     from fairseq_syntax.corpus.gathering import named_splits, read_split, split_files
     from fairseq_syntax.corpus.overlaps import remarks_on
-    from fairseq_syntax.corpus.parsing.base import ParserOptions, check_parser
+    from fairseq_syntax.corpus.parsing.parser import ParserOptions, check_parser
     from fairseq_syntax.lab.recipes.reading import load_recipe
     from fairseq_syntax.lab.recipes.start import first_recipe, signed, written_by_init
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from fairseq_syntax.cli.arguments import sentences
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import sentence_numbers
+from fairseq_syntax.cli.common import sentence_numbers
 from fairseq_syntax.errors import SyntaxDataError
 
 ARGUMENTS = [
@@ -22,7 +22,7 @@ COMMAND = Command(__doc__, "data", ARGUMENTS, step=6, needs_fairseq=True)
 
 def main(args: Namespace) -> int:
     from fairseq_syntax.corpus.store.reader import SyntaxStore
-    from fairseq_syntax.data.report import Tokens, check, check_directory, example, find_stores, store_report
+    from fairseq_syntax.data.store_report import Tokens, check, check_directory, example, find_stores, store_report
 
     failed = False
     for path in find_stores(args.path):

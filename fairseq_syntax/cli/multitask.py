@@ -13,7 +13,7 @@ from shlex import quote
 
 from fairseq_syntax.cli.arguments import LANGUAGES, OUTPUT_FOLDER, PROCESSES, SEED, SEVERAL
 from fairseq_syntax.cli.command import Choice, Command, Flag, Option
-from fairseq_syntax.cli.options import refuse
+from fairseq_syntax.cli.common import refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 

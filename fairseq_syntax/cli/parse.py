@@ -15,8 +15,8 @@ from typing import Any
 
 from fairseq_syntax.cli.arguments import GPUS_PER_WORKER, RAY, WORKERS, positive, probability, temperature
 from fairseq_syntax.cli.command import Choice, Command, Flag, Group, Option
-from fairseq_syntax.cli.options import refuse, then_segment
-from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.cli.common import refuse, then_segment
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.files import check_apart
 from fairseq_syntax.runtime.ray_workers import chosen_workers
@@ -130,7 +130,7 @@ def parser_options(args: argparse.Namespace, **more: Any) -> ParserOptions:
 
 
 def check(args: argparse.Namespace) -> None:
-    from fairseq_syntax.corpus.parsing.base import check_parser
+    from fairseq_syntax.corpus.parsing.parser import check_parser
 
     if args.parser == "conllu":
         refuse(args, (*OF_NO_PARSE, *OF_JOBS), "an existing parse is copied unchanged")
@@ -151,7 +151,7 @@ def check(args: argparse.Namespace) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-    from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
+    from fairseq_syntax.corpus.parsing.parse_jobs import Job, merge, parse_corpus
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.parser == "conllu":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.arguments import SEVERAL, TRANSLATIONS, positive
 from fairseq_syntax.cli.command import Command, Option
-from fairseq_syntax.cli.options import read_scored_systems
+from fairseq_syntax.cli.common import read_scored_systems
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.names import METRICS
 from fairseq_syntax.runtime.console import finished

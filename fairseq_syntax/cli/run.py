@@ -116,7 +116,7 @@ def _some(runs: Sequence[Run]) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.parsing.base import model_path
+    from fairseq_syntax.corpus.parsing.parser import model_path
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load_recipe
     from fairseq_syntax.lab.recipes.report import page_sections, write_report

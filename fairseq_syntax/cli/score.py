@@ -12,7 +12,7 @@ from itertools import chain
 
 from fairseq_syntax.cli.arguments import BASELINE, REPORT, SEVERAL, TRANSLATIONS, natural, positive
 from fairseq_syntax.cli.command import Command, Flag, Option
-from fairseq_syntax.cli.options import print_report, read_scored_systems, refuse
+from fairseq_syntax.cli.common import print_report, read_scored_systems, refuse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.runtime.files import check_output
@@ -65,8 +65,8 @@ def check(args: Namespace) -> None:
 
 
 def main(args: Namespace) -> None:
+    from fairseq_syntax.lab.scoring.evaluation import ScoreOptions, evaluate, read_parses, score_tables
     from fairseq_syntax.lab.scoring.properties import Property
-    from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_parses, score_tables
     from fairseq_syntax.lab.scoring.shares import shares_tables as share_tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)

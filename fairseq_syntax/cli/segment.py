@@ -16,7 +16,7 @@ from shlex import quote
 
 from fairseq_syntax.cli.arguments import FILE_LANGUAGE, RAY, SEED, SEVERAL, WORKERS, positive, probability
 from fairseq_syntax.cli.command import Choice, Command, Flag, OneOf, Option
-from fairseq_syntax.cli.options import refuse
+from fairseq_syntax.cli.common import refuse
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.runtime.files import check_outputs, make_folder
 from fairseq_syntax.runtime.ray_workers import chosen_workers

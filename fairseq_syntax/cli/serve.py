@@ -20,7 +20,7 @@ from fairseq_syntax.cli.arguments import (
     source_parser,
 )
 from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import refuse
+from fairseq_syntax.cli.common import refuse
 from fairseq_syntax.errors import imports_of
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.files import read_lines
@@ -76,7 +76,7 @@ def main(args: Namespace) -> None:
     with imports_of("serve"):
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts
-        from fairseq_syntax.use.serving.models import examples_of, load_served, load_source
+        from fairseq_syntax.use.serving.served_models import examples_of, load_served, load_source
         from fairseq_syntax.use.serving.server import serve
         from fairseq_syntax.use.serving.service import Service
 

@@ -11,7 +11,7 @@ from argparse import Namespace
 
 from fairseq_syntax.cli.arguments import BEAM, DEVICE, SEVERAL, TOKENIZE, USER_DIR, models, natural, sentences
 from fairseq_syntax.cli.command import Command, Group, Option
-from fairseq_syntax.cli.options import refuse, sentence_numbers
+from fairseq_syntax.cli.common import refuse, sentence_numbers
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.console import finished
@@ -42,9 +42,9 @@ COMMAND = Command(__doc__, "evaluate", ARGUMENTS, step=4, needs_fairseq=True)
 
 
 def main(args: Namespace) -> None:
+    from fairseq_syntax.lab.figures.exhibits import collect
     from fairseq_syntax.lab.figures.heatmap import heat_maps
     from fairseq_syntax.lab.figures.plot import check_ending, save_figure
-    from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.use.pages.page import page
 
     is_page = args.output.lower().endswith((".html", ".htm"))

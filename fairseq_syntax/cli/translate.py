@@ -16,7 +16,7 @@ from shlex import quote
 
 from fairseq_syntax.cli.arguments import BEAM, MISSING_PARSE, MODEL, TRANSLATOR, positive
 from fairseq_syntax.cli.command import Choice, Command, Option
-from fairseq_syntax.cli.options import is_stream, opened, read_sentences, translator_options
+from fairseq_syntax.cli.common import is_stream, opened, read_sentences, translator_options
 from fairseq_syntax.corpus.text_parts import count_lines
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.bounds import real
@@ -67,7 +67,7 @@ def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
 def main(args: Namespace) -> int:
     """Translate; returns 1 if a line could not be translated."""
     from fairseq_syntax.inference.alignment import written
-    from fairseq_syntax.use.base import cut_short
+    from fairseq_syntax.use.base_translator import cut_short
     from fairseq_syntax.use.opening import open_translator
 
     check_output(args.output, args.input)

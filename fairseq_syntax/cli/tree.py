@@ -15,7 +15,7 @@ from typing import Any
 
 from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, USER_DIR, positive, probability
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
-from fairseq_syntax.cli.options import is_stream, opened, read_sentences, refuse
+from fairseq_syntax.cli.common import is_stream, opened, read_sentences, refuse
 from fairseq_syntax.cli.parse import parser_options, tokenizer
 from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
 from fairseq_syntax.corpus.header import header

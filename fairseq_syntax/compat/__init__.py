@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 def install() -> None:
     """Apply all patches. Raises SyntaxDataError if the installed fairseq is not one that they fit."""
-    from fairseq_syntax.compat import base
+    from fairseq_syntax.compat import fairseq_version
 
-    base.check()
+    fairseq_version.check()
     from fairseq_syntax.compat import (
         adam,
         averages,

@@ -334,7 +334,7 @@ MOSES = "moses"
 def _segmenter_class(kind: str) -> type[Segmenter]:
     """The class of a kind of segmentation."""
     if kind == MOSES:
-        from fairseq_syntax.corpus.moses import MosesSegmenter  # needs sacremoses
+        from fairseq_syntax.corpus.moses_tokenizer import MosesSegmenter  # needs sacremoses
 
         return MosesSegmenter
     return SEGMENTERS[kind]

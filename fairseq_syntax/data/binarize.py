@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.segmentation import Segmenter, spaces_before
-from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.chunk import list_lengths, list_numbers, pack_chunk, with_label_ids
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
+from fairseq_syntax.corpus.store.store_format import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, parallel_parts, text_parts
 from fairseq_syntax.data.directory import (
@@ -136,7 +136,7 @@ def binarize(
     inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
     made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
     step = RecordedStep(
-        (Path(out),), fingerprint("binarize", layout.VERSION, lang, made_from, labels.labels, labels.frozen)
+        (Path(out),), fingerprint("binarize", store_format.VERSION, lang, made_from, labels.labels, labels.frozen)
     )
     with_arcs = next((line.arcs is not None for line in read_conllu(parse) if line.words), False)
     metadata = {
@@ -214,7 +214,7 @@ def _merge(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for note, body in made:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(body), layout.schema(with_arcs))
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), store_format.schema(with_arcs))
             tables = {column: np.array(inventory.ids(column, names)) for column, names in note["labels"].items()}
             with errors_in(out):
                 batch = with_label_ids(batch, tables)
@@ -235,14 +235,15 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
     names = labels.labels["deprel"]
     if "arcs" in batch.schema.names:
         numbers = list_numbers(batch, "arcs")
-        label, root = numbers[:, layout.ARC_LABEL], numbers[:, layout.ARC_HEAD] == numbers[:, layout.ARC_DEPENDENT]
-        weight = numbers[:, layout.ARC_PROB] / layout.PROB_SCALE
+        label = numbers[:, store_format.ARC_LABEL]
+        root = numbers[:, store_format.ARC_HEAD] == numbers[:, store_format.ARC_DEPENDENT]
+        weight = numbers[:, store_format.ARC_PROB] / store_format.PROB_SCALE
     else:
         numbers = list_numbers(batch, "words")
-        label, _ = layout.split_labels(numbers[:, layout.LABELS])
+        label, _ = store_format.split_labels(numbers[:, store_format.LABELS])
         lengths = list_lengths(batch, "words")
         within = np.arange(len(numbers)) - (np.cumsum(lengths) - lengths).repeat(lengths)
-        root, weight = numbers[:, layout.HEAD] == within, np.ones(len(numbers))
+        root, weight = numbers[:, store_format.HEAD] == within, np.ones(len(numbers))
     mass = np.bincount(label[~root], weights=weight[~root], minlength=len(names))
     total = {name: float(m) for name, m in zip(names, mass) if m}
     if root.any():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import concatenate
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, sizes_fingerprint
+from fairseq_syntax.corpus.store.store_format import STORE_SUFFIX, sizes_fingerprint
 from fairseq_syntax.data.directory import (
     dictionary_path,
     file_fingerprint,

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, tokens_prefix
+from fairseq_syntax.corpus.store.store_format import STORE_SUFFIX, tokens_prefix
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256

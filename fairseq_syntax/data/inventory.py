@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
+from fairseq_syntax.corpus.store.store_format import SENTENCES_PER_CHUNK
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
 from fairseq_syntax.data.labels import LabelInventory, to_stored

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairseq_syntax.corpus.distinct_labels import COLUMNS, NO_LABEL, raise_too_many
 from fairseq_syntax.corpus.parsed_line import ParsedLine
-from fairseq_syntax.corpus.store.schema import WORD_LIMITS, StoredSentence
+from fairseq_syntax.corpus.store.store_format import WORD_LIMITS, StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import without_mark, write_json
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_syntax.corpus.header import parsed_with
-from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
+from fairseq_syntax.corpus.store.store_format import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.directory import dictionary_path, language_files, split_pattern
 from fairseq_syntax.data.labels import LabelInventory, labels_path

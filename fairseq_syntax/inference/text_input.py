@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, parse_conllu_block, text_of
 from fairseq_syntax.corpus.header import parsed_with
 from fairseq_syntax.corpus.parsed_line import check_parse, token_spans
-from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
+from fairseq_syntax.corpus.parsing.parser import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.segmentation import TEXT, spaces_before
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.errors import SyntaxDataError, quoted

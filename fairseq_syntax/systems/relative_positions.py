@@ -17,7 +17,7 @@ from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.encoder import register_encoder_system
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeSystem, RelativeTerm
+from fairseq_syntax.model.relative_attention import RelativeSystem, RelativeTerm
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 

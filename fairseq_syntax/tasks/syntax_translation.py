@@ -22,7 +22,7 @@ from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
-from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
+from fairseq_syntax.tasks.checkpoint_checks import Vocabularies, check_trained
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.refusals import (
     check_criterion,

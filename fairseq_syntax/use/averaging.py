@@ -15,7 +15,7 @@ from fairseq_syntax.compat.averages import average_of
 from fairseq_syntax.compat.checkpoints import check_archive, load_mapped
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import StrPath, as_data_error, atomic_open_binary
-from fairseq_syntax.tasks.checkpoints import check_trained
+from fairseq_syntax.tasks.checkpoint_checks import check_trained
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")

@@ -12,12 +12,12 @@ import numpy as np
 
 from fairseq_syntax import register
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.corpus.parsing.base import Parser
+from fairseq_syntax.corpus.parsing.parser import Parser
 from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.text_input import EncodedLine, TextInput
-from fairseq_syntax.use.base import BaseTranslator, Translation, search_options, task_options
+from fairseq_syntax.use.base_translator import BaseTranslator, Translation, search_options, task_options
 from fairseq_syntax.use.exported import Exported, factored
 from fairseq_syntax.use.exported_task import ExportedTask
 

@@ -10,7 +10,7 @@ import torch
 
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.inference.sentences import Sentence
-from fairseq_syntax.use.base import BaseTranslator, check_lengths, ctranslate2_cannot
+from fairseq_syntax.use.base_translator import BaseTranslator, check_lengths, ctranslate2_cannot
 from fairseq_syntax.use.translator import Translator
 
 __all__ = ["ForcedDecoder", "TargetScore"]

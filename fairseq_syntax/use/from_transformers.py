@@ -17,7 +17,7 @@ import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_syntax.corpus.moses import MosesSegmenter
+from fairseq_syntax.corpus.moses_tokenizer import MosesSegmenter
 from fairseq_syntax.corpus.segmentation import RESERVED, SEPARATOR, Segmenter, SentencePieceSegmenter
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import PositionsFromZero, is_target_tag, language_options

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairseq_syntax.plugins import VARIABLE
-from fairseq_syntax.use.base import BaseTranslator
+from fairseq_syntax.use.base_translator import BaseTranslator
 from fairseq_syntax.use.exported import ctranslate2_folder
 
 

@@ -16,7 +16,7 @@ import torch
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsed_line import is_tree
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.model.task import SyntaxTask

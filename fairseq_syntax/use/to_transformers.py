@@ -22,7 +22,7 @@ from fairseq import utils
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from fairseq_syntax.corpus.moses import MosesSegmenter
+from fairseq_syntax.corpus.moses_tokenizer import MosesSegmenter
 from fairseq_syntax.corpus.segmentation import SEPARATOR, TEXT, SentencePieceSegmenter
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import option_name, read_options

@@ -19,7 +19,7 @@ import torch
 from fairseq import utils
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
-from fairseq_syntax.corpus.parsing.base import Parser
+from fairseq_syntax.corpus.parsing.parser import Parser
 from fairseq_syntax.corpus.words import words_of
 from fairseq_syntax.errors import SyntaxDataError, naming_parameters
 from fairseq_syntax.inference.alignment import Gold, WordAlignment, align, align_by_each, check_gold, spell
@@ -39,7 +39,7 @@ from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.inference.text_input import EncodedLine
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use.alignment_choice import Ranked, candidate_heads, choose
-from fairseq_syntax.use.base import (
+from fairseq_syntax.use.base_translator import (
     SEARCH_OPTIONS,
     BaseTranslator,
     Translation,

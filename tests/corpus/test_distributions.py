@@ -14,8 +14,8 @@ from parse_models import models
 from toy_data import syntax_command
 
 from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, read_conllu
-from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores, head_probabilities
+from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 
 LABELS = ["root", "dep", "nmod:poss"]
 

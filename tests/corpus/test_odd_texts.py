@@ -12,9 +12,9 @@ from data_errors import data_error
 
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Limits, filter_files
-from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-from fairseq_syntax.corpus.parsing.jobs import Job, parse_corpus
+from fairseq_syntax.corpus.parsing.parse_jobs import Job, parse_corpus
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.segmentation import WordSegmenter, load_segmenter
 from fairseq_syntax.corpus.segmentation_files import segment_file

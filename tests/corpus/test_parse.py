@@ -25,10 +25,10 @@ import emulated_cuda
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.header import parsed_with
-from fairseq_syntax.corpus.parsing import jobs
-from fairseq_syntax.corpus.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
+from fairseq_syntax.corpus.parsing import parse_jobs
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-from fairseq_syntax.corpus.parsing.jobs import Job, merge, parse_corpus
+from fairseq_syntax.corpus.parsing.parse_jobs import Job, merge, parse_corpus
+from fairseq_syntax.corpus.parsing.parser import LONGEST_WORD, ParserOptions, load_parser, options_as_before
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, spell_out
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.runtime.locks import locked
@@ -115,7 +115,7 @@ class _Losing(BasicTokenizer):
 
 def test_a_tokenizer_that_loses_text_is_told_with_file_and_line(text, monkeypatch):
     text.write_text("\n".join(["a", "", "b", "all is lost", "c"]), encoding="utf-8")
-    monkeypatch.setattr("fairseq_syntax.corpus.parsing.base.BasicTokenizer", _Losing)
+    monkeypatch.setattr("fairseq_syntax.corpus.parsing.parser.BasicTokenizer", _Losing)
     with data_error("' lost'", "--tokenizer", path="text.en"):
         parse_corpus(job(text, part_lines=3))
     with data_error("--tokenizer", line=9):
@@ -419,8 +419,8 @@ def test_a_parse_goes_into_a_pipe(text):
 
 
 def test_the_text_is_read_once_before_the_parts_by_the_command(text, monkeypatch):
-    read, read_lines = [], jobs.read_lines
-    monkeypatch.setattr(jobs, "read_lines", lambda path: read.append(path) or read_lines(path))
+    read, read_lines = [], parse_jobs.read_lines
+    monkeypatch.setattr(parse_jobs, "read_lines", lambda path: read.append(path) or read_lines(path))
     common = ["--input", text, "--output", text.with_name("out"), "--parser", "chain_parser"]
     assert parse(*common) == 0 and len(read) == 1
     assert parse(*common, "--merge") == 0 and len(read) == 2
@@ -429,7 +429,7 @@ def test_the_text_is_read_once_before_the_parts_by_the_command(text, monkeypatch
 def test_threads_are_the_cores_of_the_process_or_what_the_user_says(text, monkeypatch):
     given = []
     note = lambda step, source, make, *_, **__: (given.append(make.threads), False)  # noqa: E731
-    monkeypatch.setattr("fairseq_syntax.corpus.parsing.jobs.map_parts", note)
+    monkeypatch.setattr("fairseq_syntax.corpus.parsing.parse_jobs.map_parts", note)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 4, 5, 6, 7}, raising=False)
     for omp, threads in (("", None), ("1", None), ("1", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", omp)

@@ -19,7 +19,7 @@ from stanza.utils.conll import CoNLL
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
-from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 from fairseq_syntax.corpus.parsing.stanza import StanzaTokenizer, best_trees, fingerprint
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer
 

@@ -21,7 +21,7 @@ from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.header import parsed_with
-from fairseq_syntax.corpus.moses import MosesSegmenter
+from fairseq_syntax.corpus.moses_tokenizer import MosesSegmenter
 from fairseq_syntax.corpus.segmentation import (
     JOINER,
     SPACE_MARK,

@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import numbers
 
-from fairseq_syntax.corpus.store import schema
+from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.chunk import pack_chunk
 from fairseq_syntax.corpus.store.flat import ARC_FIELDS, WORD_FIELDS
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 from fairseq_syntax.data.directory import file_fingerprint
@@ -56,7 +56,7 @@ def sentence(rng: random.Random, arcs: bool, max_words: int = 6) -> StoredSenten
     )
 
 
-def write(path, sentences, with_arcs=False, chunk=schema.SENTENCES_PER_CHUNK, **metadata):
+def write(path, sentences, with_arcs=False, chunk=store_format.SENTENCES_PER_CHUNK, **metadata):
     write_sentences(path, sentences, {"labels": LABELS, **metadata}, with_arcs=with_arcs, chunk=chunk)
     return SyntaxStore(path)
 
@@ -199,9 +199,9 @@ def test_foreign_arrow_files(tmp_path):
     with data_error(path="a.arrow"):
         SyntaxStore(path)
     names = ("chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksum")
-    own = {**dict.fromkeys(names, 1), "version": schema.VERSION, "checksums": ["0"]}
+    own = {**dict.fromkeys(names, 1), "version": store_format.VERSION, "checksums": ["0"]}
     for metadata in (
-        {"version": schema.VERSION},
+        {"version": store_format.VERSION},
         own,  # other columns
         {**own, "sentences": 2},  # record batches are lost
         {**own, "checksums": []},
@@ -209,7 +209,7 @@ def test_foreign_arrow_files(tmp_path):
         metadata = (
             sealed({k: v for k, v in metadata.items() if k != "checksum"}) if "checksum" in metadata else metadata
         )
-        marked = table.replace_schema_metadata({schema.METADATA_KEY: json.dumps(metadata)})
+        marked = table.replace_schema_metadata({store_format.METADATA_KEY: json.dumps(metadata)})
         with pa.ipc.new_file(path, marked.schema) as writer:
             writer.write_table(marked)
         with data_error(path=path):
@@ -291,10 +291,10 @@ def test_no_file_and_a_directory(tmp_path):
 
 def test_another_version(tmp_path, monkeypatch):
     path = tmp_path / "a.arrow"
-    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(store_format, "VERSION", store_format.VERSION + 1)
     write(path, [sentence(random.Random(0), False)])
     monkeypatch.undo()
-    with data_error(f"{schema.VERSION + 1}", path="a.arrow"):
+    with data_error(f"{store_format.VERSION + 1}", path="a.arrow"):
         SyntaxStore(path)
 
 
@@ -428,7 +428,7 @@ def test_killed_while_writing(tmp_path):
     path = tmp_path / "a.arrow"
     program = """
         import sys, time
-        from fairseq_syntax.corpus.store.schema import StoredSentence
+        from fairseq_syntax.corpus.store.store_format import StoredSentence
         from fairseq_syntax.corpus.store.chunk import pack_chunk
         from fairseq_syntax.corpus.store.writer import write_store
         def batches(times=[]):

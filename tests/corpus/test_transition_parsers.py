@@ -15,7 +15,7 @@ from transition_models import spacy_pipeline, udpipe_model
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
-from fairseq_syntax.corpus.parsing.base import (
+from fairseq_syntax.corpus.parsing.parser import (
     ParserOptions,
     check_parser,
     fingerprint_of_models,

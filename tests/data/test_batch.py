@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch, places_of
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.packing import pack, unpack

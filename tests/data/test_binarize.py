@@ -20,7 +20,7 @@ from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import store_path
+from fairseq_syntax.corpus.store.store_format import store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError

@@ -15,7 +15,7 @@ from fairseq import tasks
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime import manifest

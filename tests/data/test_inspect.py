@@ -23,13 +23,13 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.cycles import without_cycles
 from fairseq_syntax.corpus.parsed_line import depths, draw_tree
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
-from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.chunk import list_numbers
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
-from fairseq_syntax.data.report import Tokens, check, example, find_stores, store_report, word_of
+from fairseq_syntax.data.store_report import Tokens, check, example, find_stores, store_report, word_of
 from fairseq_syntax.model import trees
 
 VALID = "valid.en-de.en.syntax.arrow"
@@ -59,7 +59,7 @@ def test_the_numbers_are_those_of_the_parse(data):
 
 def test_the_numbers_do_not_depend_on_how_much_is_read_at_once(data, monkeypatch):
     whole = store_report(SyntaxStore(data / VALID))
-    monkeypatch.setattr("fairseq_syntax.data.report._BLOCK", 5)
+    monkeypatch.setattr("fairseq_syntax.data.store_report._BLOCK", 5)
     assert store_report(SyntaxStore(data / VALID)) == whole
 
 
@@ -121,18 +121,18 @@ def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_pat
     columns = dict(zip(chunk.schema.names, chunk.columns))
     column = {"arc": "arcs", "arc's label": "arcs"}.get(what, "words")
     numbers = list_numbers(chunk, column).copy()
-    longest = (numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).argmax()
+    longest = (numbers[:, store_format.PIECES] & (store_format.FIRST_OF_SENTENCE - 1)).argmax()
     if what == "no piece":  # and as many pieces in the sentence
-        numbers[-2, layout.PIECES] += numbers[-1, layout.PIECES]
+        numbers[-2, store_format.PIECES] += numbers[-1, store_format.PIECES]
     place, number = {
-        "head": (layout.HEAD, 40),
-        "deprel": (layout.LABELS, len(store.labels["deprel"])),
-        "arc": (layout.ARC_HEAD, 40),
-        "arc's label": (layout.ARC_LABEL, 1000),
-        "pieces": (layout.PIECES, numbers[-1, layout.PIECES] + 1),
-        "fewer pieces": (layout.PIECES, numbers[longest, layout.PIECES] - 1),
-        "no piece": (layout.PIECES, 0),
-    }.get(what, (layout.HEAD, numbers[-1, layout.HEAD]))
+        "head": (store_format.HEAD, 40),
+        "deprel": (store_format.LABELS, len(store.labels["deprel"])),
+        "arc": (store_format.ARC_HEAD, 40),
+        "arc's label": (store_format.ARC_LABEL, 1000),
+        "pieces": (store_format.PIECES, numbers[-1, store_format.PIECES] + 1),
+        "fewer pieces": (store_format.PIECES, numbers[longest, store_format.PIECES] - 1),
+        "no piece": (store_format.PIECES, 0),
+    }.get(what, (store_format.HEAD, numbers[-1, store_format.HEAD]))
     numbers[longest if what == "fewer pieces" else -1, place] = number
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=columns[column].type.value_type)
     columns[column] = pa.ListArray.from_arrays(columns[column].offsets, values, type=columns[column].type)

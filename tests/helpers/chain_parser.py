@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse
 
 
 class ChainParser(Parser):

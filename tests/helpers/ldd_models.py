@@ -11,7 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 import fairseq_syntax  # noqa: F401  registers the model
 from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.data.label_groups import parse_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.data.packing import pack, unpack

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from fairseq_syntax.use.serving.app import create_app
-from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.served_models import Source
 from fairseq_syntax.use.serving.server import prepared
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation

@@ -19,9 +19,9 @@ from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write
 from fairseq_syntax.lab.control_trees import random_tree
 from fairseq_syntax.lab.scoring import properties, significance
 from fairseq_syntax.lab.scoring.by_property import by_syntax, syntax_tables
+from fairseq_syntax.lab.scoring.evaluation import ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
-from fairseq_syntax.lab.scoring.report import ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.tables import p_value
 
 TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"

@@ -13,7 +13,7 @@ from parse_models import conllu, models, sentences
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine, parse_conllu_block
-from fairseq_syntax.lab.scoring import calibration, trees
+from fairseq_syntax.lab.scoring import attachment, calibration
 from fairseq_syntax.lab.scoring.calibration import Choices
 
 GOLD = """1	a	_	_	_	_	2	det	_	_
@@ -43,7 +43,7 @@ def test_attachment_is_that_of_the_shared_task_apart_from_subtypes():
         if not subtypes:
             gold.deprels, parsed.deprels = ([label[:1] for label in line.deprels] for line in (gold, parsed))
         found = calibration.calibration_report(calibration.compare_parses([gold], [parsed]), 10, None)
-        scores = trees.score_trees(*(trees.collect_words([line], "x") for line in (gold, parsed)))
+        scores = attachment.score_trees(*(attachment.collect_words([line], "x") for line in (gold, parsed)))
         assert found["uas"] == pytest.approx(scores["UAS"].f1) and 0.6 < found["uas"] < 1
         assert found["las"] < scores["LAS"].f1 if subtypes else found["las"] == pytest.approx(scores["LAS"].f1)
 

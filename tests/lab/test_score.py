@@ -24,8 +24,8 @@ from scipy import stats
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
+from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
-from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.tables import Table
 
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."

@@ -12,11 +12,11 @@ import sacrebleu
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.scoring import shares as scoring_shares
+from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate
+from fairseq_syntax.lab.scoring.evaluation import score_tables as score_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate
-from fairseq_syntax.lab.scoring.report import score_tables as score_tables
 from fairseq_syntax.lab.scoring.shares import by_table, measure_by, measure_shares, share_table, shares_tables
 from fairseq_syntax.lab.scoring.significance import Resampled
 from tools.coverage import Mean

@@ -25,9 +25,9 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, Token
 from fairseq_syntax.inference.recorded_attention import recorded
+from fairseq_syntax.lab.figures.exhibits import collect
 from fairseq_syntax.lab.figures.heatmap import arc_levels, heat_maps
 from fairseq_syntax.lab.figures.plot import save_figure
-from fairseq_syntax.lab.figures.sentences import collect
 from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
 from fairseq_syntax.use.pages.page import page

@@ -13,9 +13,9 @@ from scipy import stats
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import intervals
+from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
-from fairseq_syntax.lab.scoring.report import ScoredSystem, ScoreOptions, evaluate
 from fairseq_syntax.lab.scoring.significance import (
     BLOCK,
     Difference,

@@ -1,8 +1,10 @@
 """The package has floors: no module imports one of a floor above, at the top of a file or inside a function."""
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,47 @@ def imports(source: str) -> set[str]:
             if base.startswith("fairseq_syntax"):
                 modules |= {f"{base}.{alias.name}" for alias in node.names}
     return {m.removeprefix("fairseq_syntax.") for m in modules if m.startswith("fairseq_syntax.")}
+
+
+def test_a_module_name_stands_for_one_module():
+    """A subcommand's module has the command's name, which may be that of what the command does."""
+    places: dict[str, list[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        if path.parent != ROOT / "cli" and path.stem not in ENTRANCES:
+            places.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+_IMPORT = re.compile(r"^ *from fairseq_syntax([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+
+
+def missing(source: str) -> list[str]:
+    """What a file imports of this package that is neither a module nor a name in one, also inside functions."""
+    return [
+        f"{module}.{name}"
+        for module, names in _IMPORT.findall(source)
+        for name in re.findall(r"\b\w+", re.sub(r"#.*|\bas \w+", "", names))
+        if name not in _names(module)
+    ]
+
+
+@cache
+def _names(module: str) -> set[str]:
+    """The words of a module, and the modules of a package."""
+    place = ROOT.joinpath(*module.split(".")[1:])
+    modules = {path.stem for path in place.iterdir()} if place.is_dir() else set()
+    path = place / "__init__.py" if modules else place.with_suffix(".py")
+    return modules | set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) if path.exists() else modules
+
+
+def test_what_is_imported_of_the_package_is_there():
+    """mypy is silent of modules that are missing, and scripts and tests are imported late or never."""
+    folders = ("fairseq_syntax", "bench", "docs", "examples", "tests", "tools")
+    files = [f for folder in folders for f in (ROOT.parent / folder).rglob("*.py")]
+    assert not {str(f): m for f in files if (m := missing(f.read_text(encoding="utf-8")))}
+    inside = "def f():\n    from fairseq_syntax.data.batch import SyntaxBatches, SyntaxBatch as Batch"
+    assert missing(inside) == [".data.batch.SyntaxBatches"]
+    assert missing("from fairseq_syntax.nowhere import (\n    one,  # 1\n)") == [".nowhere.one"]
 
 
 def upward(package: str, source: str) -> list[str]:

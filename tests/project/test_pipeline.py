@@ -26,7 +26,7 @@ from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.corpus.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
 from fairseq_syntax.corpus.header import header
-from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.packing import unpack
@@ -34,7 +34,7 @@ from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.sentences import is_parsed, with_written_tabs
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
-from fairseq_syntax.use.serving.models import ServedModel, load_source
+from fairseq_syntax.use.serving.served_models import ServedModel, load_source
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem, SyntaxT
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.options import SystemConfig, add_options, option, option_name, read_options
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings
+from fairseq_syntax.model.relative_attention import RelativeEmbeddings
 from fairseq_syntax.systems.lisa import LisaConfig
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig
 from fairseq_syntax.systems.relative_depth import DepthConfig

@@ -17,7 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from random_parses import EOS, PAD, Line, pad, random_line
 
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.data.packing import pack

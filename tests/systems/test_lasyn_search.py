@@ -15,7 +15,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch, largest
-from fairseq_syntax.systems.lasyn.search import TagSearch
+from fairseq_syntax.systems.lasyn.tag_search import TagSearch
 from fairseq_syntax.systems.lasyn.templates import OPEN, parse_template, read_templates
 
 WORDS = dictionary()

@@ -16,7 +16,7 @@ from toy_data import fairseq
 from untrained import untrained
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.base import SEARCH_OPTIONS
+from fairseq_syntax.use.base_translator import SEARCH_OPTIONS
 
 BEAM, LONGEST = 4, 12
 # Asserted by other tests, which the ledger names.

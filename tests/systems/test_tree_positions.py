@@ -11,7 +11,7 @@ from tiny_syntax import check_same_in_any_batch, encode, sample, tiny_model
 
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, sums_by_bucket
+from fairseq_syntax.model.relative_attention import RelativeEmbeddings, RelativeTerm, sums_by_bucket
 from fairseq_syntax.model.trees import Forest, piece_depth
 from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm
 from fairseq_syntax.systems.relative_positions import distance_buckets

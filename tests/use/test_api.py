@@ -14,13 +14,13 @@ import pytest
 from data_errors import data_error
 from served import running, stand_in_service
 
-import fairseq_syntax.use.serving.models as served_models
+import fairseq_syntax.use.serving.served_models as served_models
 from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, text_of
-from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.serving.messages import EXAMPLE_CONLLU, MAX_BEAM, MAX_SENTENCES, REQUEST_EXAMPLES
-from fairseq_syntax.use.serving.models import Source, examples_of, load_served, load_source
+from fairseq_syntax.use.serving.served_models import Source, examples_of, load_served, load_source
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 

@@ -16,7 +16,7 @@ import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.base import Translation
+from fairseq_syntax.use.base_translator import Translation
 from fairseq_syntax.use.loading import load_models
 from fairseq_syntax.use.translator import Translator
 
@@ -84,7 +84,7 @@ def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
     assert empty == [False, True, True, True, *[False] * 6, True]
     # The parser's messages have it, too.
     path.write_text("a man\n\n" * 5 + "x" * 5000 + "\n", encoding="utf-8")
-    with toy_data.logged("fairseq_syntax.corpus.parsing.base") as warned:
+    with toy_data.logged("fairseq_syntax.corpus.parsing.parser") as warned:
         main(["translate", str(short), *options, "--parser", "chain_parser"])
     assert "line 11: " in warned.getvalue()
     # align takes the file as a whole

@@ -16,7 +16,7 @@ from served import running
 from untrained import untrained
 
 from fairseq_syntax.corpus.conllu import format_conllu
-from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.corpus.parsing.parser import ParserOptions, load_parser
 from fairseq_syntax.data.dictionary import PieceDictionary
 from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.inference.alignment import align
@@ -24,7 +24,7 @@ from fairseq_syntax.inference.text_input import token_ids
 from fairseq_syntax.use import ctranslate2_translator
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
-from fairseq_syntax.use.serving.models import Source, load_served
+from fairseq_syntax.use.serving.served_models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
@@ -145,7 +145,7 @@ for model, source, output in zip(models.split(","), (text, parsed), outputs):
 """
 SERVE = """
 from fairseq_syntax.use.serving.app import create_app
-from fairseq_syntax.use.serving.models import Source, examples_of, load_served
+from fairseq_syntax.use.serving.served_models import Source, examples_of, load_served
 from fairseq_syntax.use.serving.service import Service
 models = load_served(dict(zip(("fast", "labels"), sys.argv[1].split(","))))
 service = Service(models, Source(None))

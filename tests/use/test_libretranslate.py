@@ -14,7 +14,7 @@ from served import StandIn, running, stand_in_service
 
 from fairseq_syntax.use.serving.libretranslate import _BETWEEN
 from fairseq_syntax.use.serving.markup import units
-from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.served_models import Source
 from fairseq_syntax.use.serving.service import Service
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}

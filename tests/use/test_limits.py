@@ -236,7 +236,7 @@ HANGS = """
 import sys, threading, time
 from served import StandIn
 from fairseq_syntax.use.serving.app import create_app
-from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.served_models import Source
 from fairseq_syntax.use.serving.server import serve
 from fairseq_syntax.use.serving.service import Service
 

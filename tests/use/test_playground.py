@@ -15,10 +15,10 @@ from PIL import Image
 from served import running
 
 from fairseq_syntax.corpus.conllu import ParsedLine, parse_conllu_block
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import WordAlignment
-from fairseq_syntax.use.serving.models import Source, load_served
+from fairseq_syntax.use.serving.served_models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation
 

@@ -14,9 +14,9 @@ from data_errors import data_error, refused
 from served import StandIn, running
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.serving.models import Source, load_served, load_source
+from fairseq_syntax.use.serving.served_models import Source, load_served, load_source
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation, Translator
 

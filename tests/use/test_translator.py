@@ -24,7 +24,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.spelling import decoder
-from fairseq_syntax.use.base import Translation
+from fairseq_syntax.use.base_translator import Translation
 from fairseq_syntax.use.translator import Translator
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.cycles import cycle_through
 from fairseq_syntax.corpus.parsed_line import is_tree
-from fairseq_syntax.lab.scoring.trees import collect_words, score_trees
+from fairseq_syntax.lab.scoring.attachment import collect_words, score_trees
 from fairseq_syntax.use.parent_head import decode_parents
 
 

@@ -17,7 +17,7 @@ from toy_data import fairseq, logged
 
 from fairseq_syntax import cli
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
-from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.use import loading, parent_head, translator

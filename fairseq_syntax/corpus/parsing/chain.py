@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse
 
 
 class ChainParser(Parser):

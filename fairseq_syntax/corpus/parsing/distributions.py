@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.marginals import arc_marginals
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 
 Arc = tuple[int, int, str, float]
 

@@ -15,7 +15,7 @@ import spacy
 from spacy.tokens import Doc
 from spacy.util import get_installed_models, get_package_path
 
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer, one_root
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse, default_tokenizer, one_root
 from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.words import language_of
 from fairseq_syntax.errors import SyntaxDataError

@@ -29,8 +29,8 @@ from stanza.models.depparse.model import EnsembleGraphParser, GraphParser
 from stanza.models.depparse.trainer import unpack_batch
 
 from fairseq_syntax.corpus.cycles import cycle_through
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.stanza_models import (
     configured_languages,
     language,

@@ -12,8 +12,8 @@ from typing import Any
 import supar
 import torch
 
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import file_sha256

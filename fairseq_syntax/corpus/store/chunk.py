@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fairseq_syntax.corpus.store import schema as layout
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store import store_format
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -27,13 +27,13 @@ def pack_chunk(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: i
     starts = np.cumsum(n_words) - n_words
     columns = _word_columns(sentences, n_words, starts, first)
     flags = np.zeros(len(columns["head"]), dtype=np.int64)
-    flags[starts[n_words > 0]] = layout.FIRST_OF_SENTENCE
-    flags[[starts[b] + w for b, s in enumerate(sentences) for w in s.sentences]] = layout.FIRST_OF_SENTENCE
+    flags[starts[n_words > 0]] = store_format.FIRST_OF_SENTENCE
+    flags[[starts[b] + w for b, s in enumerate(sentences) for w in s.sentences]] = store_format.FIRST_OF_SENTENCE
     words = np.empty((len(flags), 4), dtype=np.uint16)
-    words[:, layout.HEAD] = columns["head"]
-    words[:, layout.PIECES] = columns["pieces"] | flags
-    words[:, layout.XPOS] = columns["xpos"]
-    words[:, layout.LABELS] = layout.join_labels(columns["deprel"], columns["upos"])
+    words[:, store_format.HEAD] = columns["head"]
+    words[:, store_format.PIECES] = columns["pieces"] | flags
+    words[:, store_format.XPOS] = columns["xpos"]
+    words[:, store_format.LABELS] = store_format.join_labels(columns["deprel"], columns["upos"])
 
     pieces = columns["pieces"]
     pieces_of_head = pieces[columns["head"] + np.repeat(starts, n_words)]
@@ -44,16 +44,16 @@ def pack_chunk(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: i
     ]
     if with_arcs:
         arrays += _pack_arcs(sentences, starts, n_words, pieces, first)
-    return pa.record_batch(arrays, schema=layout.schema(with_arcs))
+    return pa.record_batch(arrays, schema=store_format.schema(with_arcs))
 
 
 def _word_columns(
     sentences: Sequence[StoredSentence], n_words: np.ndarray, starts: np.ndarray, first: int
 ) -> dict[str, np.ndarray]:
     """The numbers of all words by column, [W] int64, checked, since NumPy would store them modulo 2^16."""
-    _check_range("number of words", n_words, 0, layout.LIMIT, np.arange(len(n_words)), first)
+    _check_range("number of words", n_words, 0, store_format.LIMIT, np.arange(len(n_words)), first)
     columns = {}
-    for name, limit in layout.WORD_LIMITS.items():
+    for name, limit in store_format.WORD_LIMITS.items():
         numbers = chain.from_iterable(map(attrgetter(name), sentences))
         columns[name] = np.fromiter(numbers, np.int64, int(n_words.sum()))
         _check_range(name, columns[name], 1 if name == "pieces" else 0, limit, starts, first)
@@ -77,13 +77,13 @@ def _pack_arcs(
     dependent, head, label = (numbers[:, i].astype(np.int64) for i in range(3))
     arc_starts = np.cumsum(n_arcs) - n_arcs
     last = np.repeat(n_words, n_arcs) - 1
-    for name, ids, most in (("dependent", dependent, last), ("head", head, last), ("label", label, layout.LIMIT)):
+    for name, ids, most in (("dependent", dependent, last), ("head", head, last), ("label", label, store_format.LIMIT)):
         _check_range(f"an arc's {name}", ids, 0, most, arc_starts, first)
     arcs = np.empty((total, 4), dtype=np.uint16)
-    arcs[:, layout.ARC_DEPENDENT] = dependent
-    arcs[:, layout.ARC_HEAD] = head
-    arcs[:, layout.ARC_LABEL] = label
-    arcs[:, layout.ARC_PROB] = np.rint(numbers[:, 3] * layout.PROB_SCALE).clip(0, layout.PROB_SCALE)
+    arcs[:, store_format.ARC_DEPENDENT] = dependent
+    arcs[:, store_format.ARC_HEAD] = head
+    arcs[:, store_format.ARC_LABEL] = label
+    arcs[:, store_format.ARC_PROB] = np.rint(numbers[:, 3] * store_format.PROB_SCALE).clip(0, store_format.PROB_SCALE)
     offset = np.repeat(starts, n_arcs)
     expanded = pieces[dependent + offset] * pieces[head + offset] if total else np.zeros(0, dtype=np.int64)
     return [_lists(n_arcs, arcs), _per_sentence(expanded, arc_starts, n_arcs, first)]
@@ -106,7 +106,7 @@ def _check_range(
 
 def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
     """Make a list column from items [N, 4] uint16 and the lengths ``counts`` [B] of the lists."""
-    kind = layout.schema(False).field("words").type
+    kind = store_format.schema(False).field("words").type
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=kind.value_type)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     return pa.ListArray.from_arrays(offsets, values, type=kind)
@@ -136,21 +136,23 @@ def with_label_ids(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> p
     if all((table == np.arange(len(table))).all() for table in tables.values()):
         return batch
     words = list_numbers(batch, "words").copy()
-    old_deprel, old_upos = layout.split_labels(words[:, layout.LABELS])
-    old = {"deprel": old_deprel, "upos": old_upos, "xpos": words[:, layout.XPOS]}
+    old_deprel, old_upos = store_format.split_labels(words[:, store_format.LABELS])
+    old = {"deprel": old_deprel, "upos": old_upos, "xpos": words[:, store_format.XPOS]}
     new = {name: tables[name][ids] for name, ids in old.items()}
     for name, ids in new.items():
-        if ids.max(initial=0) > layout.WORD_LIMITS[name]:
-            raise SyntaxDataError(f"{name} {ids.max()} is too large for the store ({layout.WORD_LIMITS[name]} at most)")
-    words[:, layout.LABELS] = layout.join_labels(new["deprel"], new["upos"])
-    words[:, layout.XPOS] = new["xpos"]
+        if ids.max(initial=0) > store_format.WORD_LIMITS[name]:
+            raise SyntaxDataError(
+                f"{name} {ids.max()} is too large for the store ({store_format.WORD_LIMITS[name]} at most)"
+            )
+    words[:, store_format.LABELS] = store_format.join_labels(new["deprel"], new["upos"])
+    words[:, store_format.XPOS] = new["xpos"]
     columns = dict(zip(batch.schema.names, batch.columns))
     columns["words"] = _lists(list_lengths(batch, "words"), words)
     if "arcs" in columns:
         arcs, n_arcs = list_numbers(batch, "arcs").copy(), list_lengths(batch, "arcs")
-        arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
+        arcs[:, store_format.ARC_LABEL] = tables["deprel"][arcs[:, store_format.ARC_LABEL]]
         # Sorted as by :func:`pack`, since new ids change the order of arcs.
-        keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
+        keys = [arcs[:, i] for i in (store_format.ARC_LABEL, store_format.ARC_HEAD, store_format.ARC_DEPENDENT)]
         columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
     return pa.record_batch(list(columns.values()), schema=batch.schema)
 

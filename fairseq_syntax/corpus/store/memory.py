@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS, FlatArcs, FlatSyntax
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.chunk import Buffers
 from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
@@ -86,25 +86,25 @@ class SyntaxStore:
             self.check_arcs()
         chunk, row = self._locate(ids)
         n_words, numbers = self._lists("words", chunk, row)
-        deprel, upos = layout.split_labels(numbers[:, layout.LABELS])
+        deprel, upos = store_format.split_labels(numbers[:, store_format.LABELS])
         flat = FlatSyntax(
             n_pieces=self._per_sentence("pieces", chunk, row).astype(np.int32),
             n_words=n_words,
-            pieces=(numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).astype(np.int32),
-            head=numbers[:, layout.HEAD].astype(np.int32),
+            pieces=(numbers[:, store_format.PIECES] & (store_format.FIRST_OF_SENTENCE - 1)).astype(np.int32),
+            head=numbers[:, store_format.HEAD].astype(np.int32),
             deprel=deprel.astype(np.int32),
             upos=upos.astype(np.int32),
-            xpos=numbers[:, layout.XPOS].astype(np.int32),
+            xpos=numbers[:, store_format.XPOS].astype(np.int32),
             n_tree_arcs=int(self._per_sentence("tree_arcs", chunk, row).sum(dtype=np.int64)),
         )
         if arcs:
             n_arcs, numbers = self._lists("arcs", chunk, row)
             flat.arcs = FlatArcs(
                 n_arcs=n_arcs,
-                dependent=numbers[:, layout.ARC_DEPENDENT].astype(np.int32),
-                head=numbers[:, layout.ARC_HEAD].astype(np.int32),
-                label=numbers[:, layout.ARC_LABEL].astype(np.int32),
-                prob=numbers[:, layout.ARC_PROB] * np.float32(1 / layout.PROB_SCALE),
+                dependent=numbers[:, store_format.ARC_DEPENDENT].astype(np.int32),
+                head=numbers[:, store_format.ARC_HEAD].astype(np.int32),
+                label=numbers[:, store_format.ARC_LABEL].astype(np.int32),
+                prob=numbers[:, store_format.ARC_PROB] * np.float32(1 / store_format.PROB_SCALE),
                 n_piece_arcs=int(self._per_sentence("piece_arcs", chunk, row).sum(dtype=np.int64)),
             )
         return flat
@@ -112,7 +112,7 @@ class SyntaxStore:
     def spans(self, sentence: int) -> list[tuple[int, int]]:
         """The word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`."""
         _, numbers = self._lists("words", *self._locate(np.array([sentence])))
-        starts = np.flatnonzero(numbers[:, layout.PIECES] & layout.FIRST_OF_SENTENCE).tolist()
+        starts = np.flatnonzero(numbers[:, store_format.PIECES] & store_format.FIRST_OF_SENTENCE).tolist()
         return list(pairwise([*starts, len(numbers)]))
 
     def verify(self) -> None:
@@ -229,20 +229,20 @@ def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader
             mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
         file = pa.py_buffer(mapped)
         reader = pa.ipc.open_file(file)
-        raw = (reader.schema.metadata or {}).get(layout.METADATA_KEY)
+        raw = (reader.schema.metadata or {}).get(store_format.METADATA_KEY)
         metadata = None if raw is None else json.loads(raw)
         batches = reader.num_record_batches
     except (pa.ArrowException, OSError, ValueError) as e:
         raise _damaged(path, e) from e
     if not isinstance(metadata, dict) or "version" not in metadata:
         raise SyntaxDataError("an Arrow file, but not a syntax store", path=path, hint=_AGAIN)
-    if metadata["version"] != layout.VERSION:
-        message = f"a store of version {metadata['version']}; this package reads version {layout.VERSION}"
+    if metadata["version"] != store_format.VERSION:
+        message = f"a store of version {metadata['version']}; this package reads version {store_format.VERSION}"
         raise SyntaxDataError(message, path=path, hint=_AGAIN)
     metadata = unsealed(metadata, path, _AGAIN)
     sentences, chunk, with_arcs = metadata["sentences"], metadata["chunk"], metadata["arcs"] is not None
     if batches != -(-sentences // chunk) or len(metadata["checksums"]) != batches:
         raise _damaged(path, "it has lost record batches")
-    if not reader.schema.equals(layout.schema(with_arcs)):
+    if not reader.schema.equals(store_format.schema(with_arcs)):
         raise SyntaxDataError("the store's columns are not those of its version", path=path, hint=_AGAIN)
     return mapped, file, reader, metadata

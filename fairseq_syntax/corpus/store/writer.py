@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.chunk import Buffers, pack_chunk
-from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.runtime.files import StrPath, as_data_error, atomic_path, errors_in
 from fairseq_syntax.runtime.manifest import sealed
 
@@ -43,16 +43,17 @@ def write_store(
     lengths = np.concatenate(sizes)
     about: dict[str, Any] = {
         **metadata,
-        "version": layout.VERSION,
+        "version": store_format.VERSION,
         "chunk": chunk,
         "sentences": len(lengths),
         "words": words,
         "pieces": int(lengths.sum(dtype=np.int64)) - len(lengths),
         "arcs": arcs if with_arcs else None,
-        "tokens": layout.sizes_fingerprint(lengths),
+        "tokens": store_format.sizes_fingerprint(lengths),
         "checksums": checksums,
     }
-    final = layout.schema(with_arcs).with_metadata({layout.METADATA_KEY: json.dumps(sealed(about), ensure_ascii=False)})
+    sealed_metadata = json.dumps(sealed(about), ensure_ascii=False)
+    final = store_format.schema(with_arcs).with_metadata({store_format.METADATA_KEY: sealed_metadata})
     with (
         atomic_path(path) as temporary,
         as_data_error(path),
@@ -69,7 +70,7 @@ def write_sentences(
     metadata: Mapping[str, Any],
     *,
     with_arcs: bool,
-    chunk: int = layout.SENTENCES_PER_CHUNK,
+    chunk: int = store_format.SENTENCES_PER_CHUNK,
 ) -> None:
     """Write a store of sentences; its record batches are kept in memory, with 8 bytes per word and arc.
 

@@ -23,8 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.corpus.parsing.base import model_path
-from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
+from fairseq_syntax.corpus.parsing.parser import model_path
+from fairseq_syntax.corpus.store.store_format import store_path, tokens_prefix
 from fairseq_syntax.data.directory import dictionary_path, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError, meant

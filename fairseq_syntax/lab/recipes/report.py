@@ -28,9 +28,9 @@ from fairseq_syntax.lab.recipes.verdict import (
     told,
     too_low,
 )
+from fairseq_syntax.lab.scoring.evaluation import DISTINCT, score_tables
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import METRICS
-from fairseq_syntax.lab.scoring.report import DISTINCT, score_tables
 from fairseq_syntax.lab.scoring.shares import shares_tables as share_tables
 from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds

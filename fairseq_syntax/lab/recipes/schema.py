@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.corpus.parsing.parser import ParserOptions
 from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab import controls
 from fairseq_syntax.lab.recipes.stages import Kind

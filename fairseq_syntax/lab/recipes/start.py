@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
-from fairseq_syntax.corpus.parsing.base import ParserOptions, model_path
+from fairseq_syntax.corpus.parsing.parser import ParserOptions, model_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import shown_path
 from fairseq_syntax.lab.scoring.names import tokenizer_of

@@ -83,7 +83,7 @@ class Sample:
     ``heads`` are the distributions over heads, ``arcs`` those over heads and labels, ``labels`` those over labels given
     the gold head (for words whose gold head was kept). ``tree_p`` [n] is the probability of the head in the 1-best
     tree, ``tree_right`` [n] whether this head is correct, ``tree_labelled`` [n] whether head and label are correct.
-    Labels include their subtypes (``nmod:poss``), unlike those of :mod:`fairseq_syntax.lab.scoring.trees`.
+    Labels include their subtypes (``nmod:poss``), unlike those of :mod:`fairseq_syntax.lab.scoring.attachment`.
     """
 
     heads: Choices

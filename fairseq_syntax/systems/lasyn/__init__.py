@@ -1,5 +1,5 @@
 """LaSyn (Yang et al. 2019): latent target tags, their exact softmax, repeated batches and search."""
 
-from fairseq_syntax.systems.lasyn import model, search
+from fairseq_syntax.systems.lasyn import model, tag_search
 
-__all__ = ["model", "search"]
+__all__ = ["model", "tag_search"]

@@ -9,9 +9,9 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.data.labels import LabelInventory, to_stored
-from fairseq_syntax.data.report import word_of
+from fairseq_syntax.data.store_report import word_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.base import BaseTranslator
+from fairseq_syntax.use.base_translator import BaseTranslator
 from fairseq_syntax.use.parent_head import between_words, decode_parents, parent_head
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairseq_syntax.use.serving.batching import Cancelled
-from fairseq_syntax.use.serving.metrics import Metrics
+from fairseq_syntax.use.serving.prometheus import Metrics
 
 
 def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:

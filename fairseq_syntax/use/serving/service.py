@@ -13,11 +13,11 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.words import has_no_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.sentences import Sentence, unparsed
-from fairseq_syntax.use.base import Translation
+from fairseq_syntax.use.base_translator import Translation
 from fairseq_syntax.use.serving.batching import BatchWorker
 from fairseq_syntax.use.serving.messages import Alignment, Hypothesis, Parse, TranslateAnswer, TranslateRequest
-from fairseq_syntax.use.serving.metrics import Metrics
-from fairseq_syntax.use.serving.models import ServedModel, Source
+from fairseq_syntax.use.serving.prometheus import Metrics
+from fairseq_syntax.use.serving.served_models import ServedModel, Source
 
 if TYPE_CHECKING:
     from fairseq_syntax.inference.search_control import OnStep

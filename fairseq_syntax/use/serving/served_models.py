@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_syntax.corpus.header import controls
-from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
+from fairseq_syntax.corpus.parsing.parser import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.inference.spelling import text_of_tokens
-from fairseq_syntax.use.base import BaseTranslator, Translation, ctranslate2_cannot
+from fairseq_syntax.use.base_translator import BaseTranslator, Translation, ctranslate2_cannot
 from fairseq_syntax.use.exported import data_for
 from fairseq_syntax.use.opening import open_translator
 from fairseq_syntax.use.pages.page import exhibit_data

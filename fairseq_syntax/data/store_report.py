@@ -14,7 +14,7 @@ from fairseq_syntax.corpus.parsed_line import draw_tree
 from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, unescape_marks
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
+from fairseq_syntax.corpus.store.store_format import STORE_SUFFIX
 from fairseq_syntax.data.binarize import Summary
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import dictionary_path, folder_and_language

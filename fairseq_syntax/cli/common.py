@@ -21,7 +21,7 @@ from fairseq_syntax.runtime.files import atomic_open, instead, is_read_once, rea
 from fairseq_syntax.runtime.named_files import check_distinct, files_of, missing_model, named_files
 
 if TYPE_CHECKING:
-    from fairseq_syntax.lab.scoring.report import ScoredSystem
+    from fairseq_syntax.lab.scoring.evaluation import ScoredSystem
 
 
 def refuse(args: Namespace, names: Collection[str], why: str, hint: str = "drop it") -> None:
@@ -86,8 +86,8 @@ def read_scored_systems(args: Namespace, *others: str | None) -> tuple[list[Scor
     Raises:
         SyntaxDataError: files differ in their number of lines, or two systems have the same name
     """
+    from fairseq_syntax.lab.scoring.evaluation import read_system
     from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.lab.scoring.report import read_system
 
     references = [read_text(path) for path in args.ref]
     if args.tokenize is None:

@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.conllu import check_text, format_conllu
 from fairseq_syntax.corpus.distinct_labels import DistinctLabels
 from fairseq_syntax.corpus.header import header
 from fairseq_syntax.corpus.parsed_line import check_parse
-from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
+from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
 from fairseq_syntax.corpus.words import has_no_spaces, language_of, looks_tokenized

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.data.report import word_of
+from fairseq_syntax.data.store_report import word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer

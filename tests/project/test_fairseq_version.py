@@ -13,7 +13,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
 from fairseq_syntax import compat
-from fairseq_syntax.compat import base
+from fairseq_syntax.compat import fairseq_version
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -38,16 +38,16 @@ def without_workers(self, dataset, disable_shuffling=False, skip_remainder_batch
 def test_an_older_fairseq_is_refused_before_it_is_patched(monkeypatch, of, name, older, why):
     function = getattr(of, name)
     monkeypatch.setattr(of, name, older)
-    if function in base.PARAMETERS:
-        parameters = {older if key is function else key: names for key, names in base.PARAMETERS.items()}
-        monkeypatch.setattr(base, "PARAMETERS", parameters)
+    if function in fairseq_version.PARAMETERS:
+        parameters = {older if key is function else key: names for key, names in fairseq_version.PARAMETERS.items()}
+        monkeypatch.setattr(fairseq_version, "PARAMETERS", parameters)
     with pytest.raises(SyntaxDataError, match=why) as raised:
         compat.install()
     assert "fairseq-fixed==" in raised.value.hint and "\n" not in str(raised.value)
 
 
 def test_this_fairseq_is_not_refused(caplog):
-    base.check()
+    fairseq_version.check()
     assert not caplog.text
 
 
@@ -56,7 +56,7 @@ def test_two_distributions_of_the_same_files_are_told(monkeypatch, tmp_path, cap
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
         (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    base.check()
+    fairseq_version.check()
     (record,) = caplog.records
     assert "pip uninstall --yes fairseq fairseq-fixed" in record.getMessage() and "\n" not in record.getMessage()
 
