@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.model.attachments import Attachments, parents
 from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import Place
 from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lisa import BiaffineHead
-from fairseq_syntax.systems.supervised_heads import Attachments, parents
 
 
 def source_targets(syntax: SyntaxBatch, chain: bool) -> Attachments:

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.model.attachments import Attachments, parents
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, option_name
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.supervised_heads import Attachments, parents
 
 
 class Biaffine(nn.Module):

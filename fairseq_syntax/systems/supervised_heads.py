@@ -7,17 +7,15 @@ Transformer.
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.model.attachments import link, log_attention, parents
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
@@ -25,15 +23,6 @@ from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
 # ------------------------------------------------------------------------------------ 3.1 syntax representation
-
-
-def link(syntax: SyntaxBatch) -> Tensor:
-    """The column that each piece attaches to, [B, T] int64.
-
-    A word's first piece attaches to the first piece of the word's parent (or, for a root, to itself); its later pieces
-    attach to its first piece. ``</s>`` and padding attach to themselves.
-    """
-    return torch.where(syntax.begins_word, syntax.parent_first, syntax.first_piece)
 
 
 def child_matrix(syntax: SyntaxBatch) -> Tensor:
@@ -58,55 +47,11 @@ def parent_matrix(syntax: SyntaxBatch) -> Tensor:
 # ------------------------------------------------------------------------------------ 3.2 the two objectives
 
 
-def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
-    """Log of the weights of each row, ``log softmax(scores)``: [B, T, T] float32, −inf on hidden keys.
-
-    Args:
-        scores: [B, T, T], before the padding mask and the softmax; row: query, column: key
-        hidden: broadcasts to [B, T, T], True on keys that a row does not see; a row that sees no key is NaN and has no
-            gradient
-    """
-    return F.log_softmax(scores.masked_fill(hidden, -math.inf), dim=-1, dtype=torch.float32)
-
-
 def child_nll(scores: Tensor, syntax: SyntaxBatch) -> Tensor:
     """``−Σ A_child ⊙ log Â_child`` over the rows of pieces, a float32 scalar, from the head's scores [B, T, T]."""
     wanted, log_p = child_matrix(syntax), log_attention(scores, syntax.padding[:, None, :])
     # 0 times the −inf of padding would be NaN.
     return -(wanted * log_p.masked_fill(wanted.eq(0), 0.0)).sum()
-
-
-class Attachments(NamedTuple):
-    """What the rows of an attention head are trained towards, where each row has one target."""
-
-    parent: Tensor  # [B, T] int64, the column that each piece attaches to
-    real: Tensor  # [B, T] bool, True on supervised rows
-    word: Tensor  # [B, T] bool, True on one piece per word, which represents the word
-    seen: Tensor  # [B, T] bool, True on those of `word` whose head is among the keys
-    hidden: Tensor  # broadcasts to [B, T, T], True on keys that a row does not see
-
-    def nll(self, scores: Tensor) -> Tensor:
-        """``−Σ log softmax(scores)[i, parent(i)]`` over supervised rows i."""
-        chosen = log_attention(scores, self.hidden).gather(2, self.parent[:, :, None]).squeeze(2)  # [B, T]
-        # where, not a product: rows that are not supervised may be −inf or NaN
-        return -torch.where(self.real, chosen, 0.0).sum()
-
-    def counts(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The number of words whose parent has the highest score, and the number of words; trees are not enforced."""
-        # Heads are words, so only pieces that represent words are candidates.
-        best = scores.masked_fill(self.hidden | ~self.word[:, None, :], -math.inf).argmax(dim=2)  # [B, T]
-        return (best.eq(self.parent) & self.seen).sum(), self.seen.sum()
-
-    def loss(self, weight: float, scores: Tensor, training: bool) -> HeadLoss:
-        """The weighted :meth:`nll`; outside training with the :meth:`counts`."""
-        counts = None if training else self.counts(scores)
-        return HeadLoss.of(weight, self.nll(scores), self.real.sum(), counts)
-
-
-def parents(syntax: SyntaxBatch) -> Attachments:
-    """The parent head's task: −Σ A_parent ⊙ log Â_parent is the ``nll`` of these."""
-    word = syntax.begins_word
-    return Attachments(link(syntax), syntax.real, word, word, syntax.padding[:, None, :])
 
 
 # ------------------------------------------------------------------------------------ the system

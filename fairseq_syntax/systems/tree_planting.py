@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.model.attachments import log_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import piece_distance
-from fairseq_syntax.systems.supervised_heads import log_attention
 
 
 def target_keys(syntax: SyntaxBatch) -> Tensor:

@@ -24,6 +24,7 @@ from fairseq_syntax.inference.text_input import EncodedLine, TextInput, Tokens, 
 from fairseq_syntax.use import BEAM
 
 if TYPE_CHECKING:
+    from fairseq_syntax.corpus.parsing.parser import Parser
     from fairseq_syntax.inference.search_control import OnStep
     from fairseq_syntax.use.alignment_choice import Ranked
 
@@ -74,6 +75,39 @@ class Translation:
         """The text with its score and pieces, for notebooks."""
         pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
         return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The arguments of :meth:`.translator.Translator.load` that are not the translator's own; it describes them."""
+
+    data: str | os.PathLike[str] | None = None
+    parser: Parser | None = None
+    parser_name: str = ""
+    parser_lang: str = ""
+    parser_dir: str | os.PathLike[str] | None = None
+    missing_parse: str = "error"
+    device: str | None = None
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
+    search_rules: str = "fairseq"
+    source_name: str = ""
+    target_name: str = ""
+
+    @property
+    def of_task(self) -> dict[str, Any]:
+        """The options of the task that say how its text is parsed.
+
+        Raises:
+            SyntaxDataError: no such ``missing_parse``
+        """
+        if self.missing_parse not in MISSING_PARSE:
+            hint = meant(self.missing_parse, MISSING_PARSE)
+            raise SyntaxDataError(f"no such value: {self.missing_parse!r}", option="--missing-parse", hint=hint)
+        return {
+            "syntax_parser": self.parser_name,
+            "syntax_parser_lang": self.parser_lang,
+            "syntax_parser_dir": os.fspath(self.parser_dir) if self.parser_dir else "",
+        }
 
 
 class BaseTranslator(ABC):
@@ -334,24 +368,6 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
     nbest = generation.get("nbest", 1)
     # A search cannot return more translations than its beam holds hypotheses.
     return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
-
-
-def task_options(
-    parser_name: str, parser_lang: str, parser_dir: str | os.PathLike[str] | None, missing_parse: str
-) -> dict[str, Any]:
-    """The options of the task for the arguments of ``Translator.load`` that concern the parser.
-
-    Raises:
-        SyntaxDataError: no such ``missing_parse``
-    """
-    if missing_parse not in MISSING_PARSE:
-        hint = meant(missing_parse, MISSING_PARSE)
-        raise SyntaxDataError(f"no such value: {missing_parse!r}", option="--missing-parse", hint=hint)
-    return {
-        "syntax_parser": parser_name,
-        "syntax_parser_lang": parser_lang,
-        "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
-    }
 
 
 def check_type(name: str, value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from fairseq_syntax.data.labels import LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.text_input import EncodedLine, TextInput
-from fairseq_syntax.use.base_translator import BaseTranslator, Translation, search_options, task_options
+from fairseq_syntax.use.base_translator import BaseTranslator, LoadOptions, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored
 from fairseq_syntax.use.exported_task import ExportedTask
 
@@ -83,40 +83,26 @@ class CTranslate2Translator(BaseTranslator):
 
     @classmethod
     def load(
-        cls,
-        folder: str | os.PathLike[str],
-        data: str | os.PathLike[str] | None = None,
-        *,
-        parser: Parser | None = None,
-        parser_name: str = "",
-        parser_lang: str = "",
-        parser_dir: str | os.PathLike[str] | None = None,
-        missing_parse: str = "error",
-        device: str | None = None,
-        user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-        source_name: str = "",
-        target_name: str = "",
-        search_rules: str = "fairseq",
-        alignment_heads: Any = None,
-        **options: Any,
+        cls, folder: str | os.PathLike[str], how: LoadOptions, alignment_heads: Any = None, **options: Any
     ) -> CTranslate2Translator:
-        """Load an exported folder, with the arguments of :meth:`.translator.Translator.load`.
+        """Load an exported folder.
 
         ``alignment_heads`` is ignored, since an exported model has a fixed alignment head.
 
         Raises:
-            SyntaxDataError: as there; or other rules of the search are asked for, since CTranslate2 has its own
+            SyntaxDataError: as :meth:`.translator.Translator.load`; or other rules of the search are asked for, since
+                CTranslate2 has its own
         """
-        if search_rules != "fairseq":
+        if how.search_rules != "fairseq":
             raise SyntaxDataError("CTranslate2 searches by rules of its own", path=folder, option="--search-rules")
-        if user_dir:
-            register(user_dir)
-        of_task = task_options(parser_name, parser_lang, parser_dir, missing_parse)
-        exported = Exported.load(folder, data)
-        if source_name or target_name:
-            exported.language_options(source_name, target_name)  # an error: such a model is not exported to CTranslate2
-        task = ExportedTask(folder, exported, missing_parse=missing_parse, **of_task)
-        return cls(folder, exported, task, parser=parser, device=device, **options)
+        if how.user_dir:
+            register(how.user_dir)
+        of_task = how.of_task
+        exported = Exported.load(folder, how.data)
+        if how.source_name or how.target_name:  # an error: such a model is not exported to CTranslate2
+            exported.language_options(how.source_name, how.target_name)
+        task = ExportedTask(folder, exported, missing_parse=how.missing_parse, **of_task)
+        return cls(folder, exported, task, parser=how.parser, device=how.device, **options)
 
     def _set_search(self, generation: dict[str, Any]) -> None:
         self._generation = search_options(generation, _SEARCH, "CTranslate2", self.batch_size)

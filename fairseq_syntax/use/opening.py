@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fairseq_syntax.plugins import VARIABLE
-from fairseq_syntax.use.base_translator import BaseTranslator
+from fairseq_syntax.use.base_translator import BaseTranslator, LoadOptions
 from fairseq_syntax.use.exported import ctranslate2_folder
 
 
@@ -24,7 +25,9 @@ def open_translator(
     if (folder := ctranslate2_folder(path)) is not None:
         from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
 
-        return CTranslate2Translator.load(folder, data, **options)
+        names = options.keys() & {field.name for field in fields(LoadOptions)}
+        how = LoadOptions(data=data, **{name: options.pop(name) for name in names})
+        return CTranslate2Translator.load(folder, how, **options)
     from fairseq_syntax.use.translator import Translator
 
     return Translator.load(path, data, **options)

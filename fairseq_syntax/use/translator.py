@@ -42,10 +42,10 @@ from fairseq_syntax.use.alignment_choice import Ranked, candidate_heads, choose
 from fairseq_syntax.use.base_translator import (
     SEARCH_OPTIONS,
     BaseTranslator,
+    LoadOptions,
     Translation,
     check_lengths,
     search_options,
-    task_options,
 )
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
 from fairseq_syntax.use.exported import CHECKPOINT, Exported, checkpoint_of, ctranslate2_folder
@@ -140,26 +140,22 @@ class Translator(BaseTranslator):
         Raises:
             SyntaxDataError: the checkpoint or its data do not exist, or CTranslate2 does not support an option
         """
-        of_parser: dict[str, Any] = {
-            "parser_name": parser_name,
-            "parser_lang": parser_lang,
-            "parser_dir": parser_dir,
-            "missing_parse": missing_parse,
-        }
+        how = LoadOptions(
+            data=data,
+            parser=parser,
+            parser_name=parser_name,
+            parser_lang=parser_lang,
+            parser_dir=parser_dir,
+            missing_parse=missing_parse,
+            device=device,
+            user_dir=user_dir,
+            search_rules=search_rules,
+            source_name=source_name,
+            target_name=target_name,
+        )
         if (folder := ctranslate2_folder(path)) is not None:
-            return CTranslate2Translator.load(
-                folder,
-                data,
-                parser=parser,
-                **of_parser,
-                device=device,
-                user_dir=user_dir,
-                source_name=source_name,
-                target_name=target_name,
-                search_rules=search_rules,
-                **options,
-            )
-        overrides = task_options(**of_parser)
+            return CTranslate2Translator.load(folder, how, **options)
+        overrides = how.of_task
         paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         task = None
         if (source_name or target_name) and not all(map(os.path.isdir, paths)):

@@ -16,6 +16,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 
 from fairseq_syntax.criterions.chunked_cross_entropy import SupervisedHeadCriterion
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
+from fairseq_syntax.model.attachments import link, parents
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.supervised_heads import (
@@ -23,9 +24,7 @@ from fairseq_syntax.systems.supervised_heads import (
     SupervisedHeadsConfig,
     child_matrix,
     child_nll,
-    link,
     parent_matrix,
-    parents,
 )
 
 
