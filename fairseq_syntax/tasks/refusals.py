@@ -42,8 +42,8 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         raise SyntaxDataError(
-            "each of these processes would train by itself: fairseq-hydra-train starts one only without a GPU",
-            hint="use fairseq-train under torchrun, or with --distributed-world-size",
+            "fairseq-hydra-train has started without this package, so that each process would train by itself",
+            hint="install this package, so that Hydra finds it, or use fairseq-train",
         )
     for side in ("encoder", "decoder"):
         if getattr(model, f"{side}_xformers_att_config", None):

@@ -23,6 +23,7 @@ from packaging.version import Version
 import fairseq_syntax
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("fairseq_syntax", "hydra_plugins")  # of which the second has what Hydra imports at its start
 
 
 def load_tool(name):
@@ -62,7 +63,8 @@ def wheel(tmp_path_factory):
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "examples" / "toy", source / "examples" / "toy")
-    shutil.copytree(ROOT / "fairseq_syntax", source / "fairseq_syntax", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
     subprocess.run([*command, "--wheel-dir", source / "out", source], check=True, capture_output=True)
     return next((source / "out").glob("*.whl"))
@@ -77,7 +79,8 @@ def test_the_wheel_holds_everything(wheel):
         metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
     checkout = {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "fairseq_syntax").rglob("*")
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     toy = {name for name in names if name.startswith("fairseq_syntax/toy/")}

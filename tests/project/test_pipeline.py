@@ -516,7 +516,7 @@ def test_two_processes(toy, tmp_path):
 
 
 def test_hydra(toy, tmp_path):
-    """fairseq-hydra-train, whose task and architecture are given in YAML."""
+    """fairseq-hydra-train, whose task and architecture are given in YAML; also in two processes without a GPU."""
     config = f"""
         common: {{user_dir: {USER_DIR}, cpu: true, seed: 5, log_format: none}}
         task: {{_name: syntax_translation, data: {toy.data}, source_lang: en, target_lang: de}}
@@ -537,15 +537,24 @@ def test_hydra(toy, tmp_path):
         lr_scheduler: {{_name: fixed}}
         dataset: {{max_tokens: 400, num_workers: 0}}
         optimization: {{lr: [0.01], max_epoch: 1}}
-        checkpoint: {{save_dir: {tmp_path}/checkpoints, no_epoch_checkpoints: true}}
+        distributed_training: {{distributed_world_size: 1}}
+        checkpoint: {{save_dir: none, no_epoch_checkpoints: true}}
     """
     (tmp_path / "toy.yaml").write_text("# @package _group_\n" + textwrap.dedent(config), encoding="utf-8")
     run = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", str(tmp_path), "--config-name", "toy"]
-    done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    run += ["--multirun", "distributed_training.distributed_world_size=1,2"]
+    run += [f"checkpoint.save_dir={tmp_path}/${{distributed_training.distributed_world_size}}"]
+    installed = os.pathsep.join(filter(None, [str(Path(USER_DIR).parent), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        run, env={**environment(), "PYTHONPATH": installed}, capture_output=True, text=True, timeout=240, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    states = [torch.load(tmp_path / number / "checkpoint_last.pt", weights_only=True) for number in "12"]
+    one, two = (state["optimizer_history"][-1]["num_updates"] for state in states)
+    assert 0 < two < one, "two processes share the batches"
+    checkpoint = tmp_path / "1" / "checkpoint_last.pt"
     by_arguments = toy_data.train(toy.data, tmp_path / "same", "--pascal-heads", 3, max_epoch=1)
-    assert_equal_weights(weights(torch.load(checkpoint, weights_only=True)), weights(by_arguments), atol=0, rtol=0)
+    assert_equal_weights(weights(states[0]), weights(by_arguments), atol=0, rtol=0)
     assert len(generate(toy.data, checkpoint, tmp_path)) == 12
 
 

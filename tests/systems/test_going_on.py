@@ -271,7 +271,7 @@ def test_a_model_with_systems_is_of_this_packages_task(toy, tmp_path, arch):
 
 
 def test_each_process_by_itself_is_refused(toy, tmp_path, monkeypatch):
-    """fairseq-hydra-train under torchrun without GPUs: fairseq has started before this package is there."""
+    """fairseq-hydra-train under torchrun without GPUs, with this package in ``common.user_dir`` alone."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with data_error("torchrun"):
+    with data_error("install"):
         toy_data.train(toy.data, tmp_path, **SHORT)

@@ -1,0 +1,28 @@
+"""Imports ``common.user_dir`` at the start of fairseq-hydra-train, as fairseq-train does with its ``--user-dir``.
+
+fairseq imports it only in the processes that it has started, so what a user directory changes in starting them, such as
+several processes without a GPU, would come too late. Hydra imports all of ``hydra_plugins`` before its program begins.
+"""
+
+import functools
+import sys
+from typing import Any
+
+
+def _import_user_dir_first(utils: Any) -> None:
+    """Make ``fairseq.distributed.utils`` import the user directory before it starts processes."""
+    original = utils.call_main
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
+        from fairseq.utils import import_user_module
+
+        utils.call_main = original  # which the user directory may replace
+        import_user_module(cfg.common)
+        utils.call_main(cfg, main, **kwargs)
+
+    utils.call_main = call_main
+
+
+if "fairseq.distributed.utils" in sys.modules:  # a program of Hydra's that is fairseq's
+    _import_user_dir_first(sys.modules["fairseq.distributed.utils"])
