@@ -7,7 +7,6 @@ Checkpoints record the plugins of their training, but never cause an import.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import logging
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError, meant, similar
+from fairseq_syntax.runtime.digests import sha256_of
 from fairseq_syntax.runtime.files import StrPath
 
 logger = logging.getLogger(__name__)
@@ -149,10 +149,10 @@ def code_digest(path: StrPath) -> str:
 
     Folders whose names begin with a dot or an underscore, and those of tests, do not count.
     """
-    path, digest = Path(path), hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(_modules(path)):
-        digest.update(f"{file.relative_to(path.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:32]
+    path = Path(path)
+    files = [path] if path.is_file() else sorted(_modules(path))
+    names = (file.relative_to(path.parent).as_posix() for file in files)
+    return sha256_of(f"{name}\0".encode() + file.read_bytes() + b"\0" for name, file in zip(names, files))[:32]
 
 
 def _modules(folder: Path) -> Iterator[Path]:

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import COMPRESSED, as_data_error, file_digest, files_below, make_folder
+from fairseq_syntax.runtime.digests import file_digest
+from fairseq_syntax.runtime.files import COMPRESSED, as_data_error, files_below, make_folder
 from fairseq_syntax.runtime.locks import locked
 
 _AGAIN = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"

@@ -20,7 +20,6 @@ Text that contains these marks is escaped. A piece that looks like a special sym
 from __future__ import annotations
 
 import codecs
-import hashlib
 import io
 import os
 import re
@@ -32,6 +31,7 @@ from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import sha256
 from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, read_json, without_mark, write_json
 
 ESCAPE = "▂"  # escaped too if it occurs in a text
@@ -132,7 +132,7 @@ class Segmenter(ABC):
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the model in hexadecimal."""
-        return hashlib.sha256(self.model).hexdigest()
+        return sha256(self.model)
 
     @property
     def pieces(self) -> int | None:
@@ -360,7 +360,7 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
             raise SyntaxDataError(message, path=path, hint="segment again with this version")
         model_path = Path(path).parent / about["model"]
         model = read_bytes(model_path)
-        if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
+        if sha256(model) != about["fingerprint"]:
             hint = "put its own model back, or train again: fairseq-syntax segment --train … --overwrite"
             message = "not the model that its .json describes (fingerprints differ)"
             raise SyntaxDataError(message, path=model_path, hint=hint)

@@ -18,12 +18,11 @@ from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segm
 from fairseq_syntax.corpus.segmentation_training import train_segmenter
 from fairseq_syntax.corpus.text_parts import TextPart, count_lines, parts_of, with_spans
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_rereadable,
     errors_in,
-    file_sha256,
-    fingerprint,
     uncompressed_name,
 )
 from fairseq_syntax.runtime.jobs import RecordedStep, read_record

@@ -33,7 +33,8 @@ from fairseq_syntax.data.directory import (
 from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory, to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import count_raw_lines, errors_in, file_sha256, fingerprint
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import count_raw_lines, errors_in
 from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers

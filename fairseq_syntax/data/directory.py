@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_syntax.corpus.store.store_format import STORE_SUFFIX, tokens_prefix
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_sha256
-from fairseq_syntax.runtime.manifest import Manifest, file_checksum
+from fairseq_syntax.runtime.digests import file_checksum, file_sha256
+from fairseq_syntax.runtime.manifest import Manifest
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter

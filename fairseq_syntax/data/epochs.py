@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import checksum
 
 # An empty batch: fairseq's trainer runs another batch in its place and multiplies by zero.
 FILLER: list[int] = []
@@ -128,11 +128,11 @@ class TrainingBatches(EpochBatchIterator):
         """A fingerprint of the epoch's batches, their order, and their division into updates and processes."""
         order = self.seed, self.disable_shuffling, self.grouped_shuffling
         updates = self.repeats, self.group(self.epoch), self.num_shards, self.skip_remainder
-        digest = xxhash.xxh3_64(repr((order, updates)).encode())
         batches = self.frozen_batches
-        digest.update(np.array([len(batch) for batch in batches], np.int64).tobytes())
-        digest.update(np.fromiter(chain.from_iterable(batches), np.int64).tobytes())
-        return digest.hexdigest()
+        sizes = np.array([len(batch) for batch in batches], np.int64).tobytes()
+        return checksum(
+            repr((order, updates)).encode(), sizes, np.fromiter(chain.from_iterable(batches), np.int64).tobytes()
+        )
 
     def _trained_on(self, epoch: int, position: int) -> np.ndarray:
         """[N] bool: the sentences that all processes together have trained on K times before a position.

@@ -5,7 +5,6 @@ With them, :func:`to_stored` converts a parsed line to the form of a store.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from fairseq_syntax.corpus.distinct_labels import COLUMNS, NO_LABEL, raise_too_m
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.store.store_format import WORD_LIMITS, StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import short_sha256
 from fairseq_syntax.runtime.files import without_mark, write_json
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class LabelInventory:
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the labels."""
-        return hashlib.sha256(json.dumps(self.labels, ensure_ascii=False).encode()).hexdigest()[:16]
+        return short_sha256(json.dumps(self.labels, ensure_ascii=False).encode())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory atomically as JSON."""

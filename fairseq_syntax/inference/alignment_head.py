@@ -25,7 +25,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights
 from fairseq_syntax.inference.recorded_attention import KINDS, recorded
 from fairseq_syntax.inference.spelling import places_of_pieces
-from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.digests import file_sha256
 from fairseq_syntax.runtime.manifest import read_sealed, write_sealed
 
 __all__ = ["AlignmentHead"]

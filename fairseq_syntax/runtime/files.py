@@ -1,4 +1,4 @@
-"""File I/O: UTF-8 lines, plain or compressed; atomic writes; fingerprints."""
+"""File I/O: UTF-8 lines, plain or compressed; atomic writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import codecs
 import errno
 import fcntl
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -32,25 +31,6 @@ _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/pr
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MAKE_ROOM = "make room, and run the command again"
-
-
-def fingerprint(*values: object) -> str:
-    """The fingerprint of JSON values: 32 hexadecimal digits of their SHA-256. Paths are represented by their names."""
-    text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=os.fspath)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def file_sha256(path: StrPath) -> str:
-    """The SHA-256 of a file in hexadecimal."""
-    return file_digest(path, hashlib.sha256())
-
-
-def file_digest(path: StrPath, digest: Any) -> str:
-    """The hexadecimal digest of a file, by a hash object with ``update`` and ``hexdigest``."""
-    with as_data_error(path, "read"), open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return str(digest.hexdigest())
 
 
 def read_lines(path: StrPath) -> Iterator[str]:

@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
 from fairseq_syntax.runtime.files import (
     StrPath,
-    file_sha256,
-    fingerprint,
     is_replaced,
     make_folder,
     read_json,

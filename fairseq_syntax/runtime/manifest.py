@@ -15,10 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import StrPath, file_digest, read_bytes, read_json, write_json
+from fairseq_syntax.runtime.digests import checksum, file_checksum
+from fairseq_syntax.runtime.files import StrPath, read_bytes, read_json, write_json
 from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
@@ -26,11 +25,6 @@ FORMAT_VERSION = 1
 COMPARED = ".compared.json"  # next to it: the verified files, and their state in the file system at that time
 _SETTLED = 2_000_000_000  # nanoseconds within which a file can change twice without a visible change of its time
 Entry = dict[str, Any]  # "bytes" and "xxh3" of a file
-
-
-def file_checksum(path: StrPath) -> str:
-    """The XXH3 checksum (64 bits) of a file in hexadecimal."""
-    return file_digest(path, xxhash.xxh3_64())
 
 
 def entry_of(path: StrPath) -> Entry:
@@ -86,7 +80,7 @@ def unsealed(values: Any, path: StrPath, hint: str) -> dict[str, Any]:
 
 
 def _seal(values: Mapping[str, Any]) -> str:
-    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
+    return checksum(json.dumps(values, sort_keys=True).encode())
 
 
 class Manifest:

@@ -7,7 +7,6 @@ missing parts, and the result has the same bytes as that of an uninterrupted run
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import tempfile
@@ -20,10 +19,10 @@ from typing import Any, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import moved_by_parts, progress
+from fairseq_syntax.runtime.digests import fingerprint, sha256
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_shared,
-    fingerprint,
     is_replaced,
     make_folder,
     remove_leftovers,
@@ -208,8 +207,7 @@ class Parts:
         return body if header + end == self._header(span, body) else None
 
     def _header(self, span: Span, body: bytes) -> bytes:
-        digest = hashlib.sha256(body).hexdigest()
-        return f"# part = {span[0]}-{span[1]} {self.fingerprint} {digest}\n".encode()
+        return f"# part = {span[0]}-{span[1]} {self.fingerprint} {sha256(body)}\n".encode()
 
     def remove(self, *, of_all_jobs: bool = False) -> None:
         """Remove the parts of this job, or of all jobs, and what killed workers left."""

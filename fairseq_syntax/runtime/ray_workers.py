@@ -7,7 +7,6 @@ task does no harm. Only this module imports Ray, and only when workers are reque
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.commands import run_command
+from fairseq_syntax.runtime.digests import sha256
 from fairseq_syntax.runtime.workers import FEWER_WORKERS, Pool, Workers, cores
 
 logger = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class RayWorkers(AbstractContextManager["RayWorkers"]):
         """
         ray = self.connect()
         pickled = ray.cloudpickle.dumps(work)
-        key = hashlib.sha256(pickled).hexdigest()
+        key = sha256(pickled)
         job = ray.put(_Job(key, os.getcwd(), list(sys.path), fairseq_syntax.__version__, pickled))
         options: dict[str, Any] = dict(self._options)
         if self.gpus:  # see _do_task

@@ -24,7 +24,7 @@ from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, Sys
 from fairseq_syntax.model.pretrained import OF_ARCHITECTURE, OF_LANGUAGES
 from fairseq_syntax.model.transformer import SYSTEMS
 from fairseq_syntax.plugins import named_by
-from fairseq_syntax.runtime.files import fingerprint
+from fairseq_syntax.runtime.digests import fingerprint
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter

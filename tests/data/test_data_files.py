@@ -19,7 +19,8 @@ from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime import manifest
-from fairseq_syntax.runtime.manifest import MANIFEST, Manifest, file_checksum
+from fairseq_syntax.runtime.digests import file_checksum
+from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
 
 
 def load(data: Path) -> None:

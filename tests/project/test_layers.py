@@ -102,6 +102,23 @@ def test_what_is_imported_of_the_package_is_there():
     assert missing("from fairseq_syntax.nowhere import (\n    one,  # 1\n)") == [".nowhere.one"]
 
 
+DIGESTS = {
+    "runtime/digests.py",
+    "corpus/downloads.py",  # the digests that others publish, MD5 among them
+    "use/serving/app.py",  # those of scripts, for browsers
+}
+
+
+def test_digests_have_one_place():
+    """There each purpose has one, of one length, and files of former versions are compared with what it computes."""
+    using = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if re.search(r"\b(hashlib|xxhash)\b", path.read_text(encoding="utf-8"))
+    }
+    assert using == DIGESTS
+
+
 def upward(package: str, source: str) -> list[str]:
     """The packages that a file of a package imports and must not."""
     packages = {package_of(module) for module in imports(source)} - {"", package}

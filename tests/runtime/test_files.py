@@ -22,13 +22,13 @@ from full_disk import files_no_larger_than
 
 from fairseq_syntax.corpus.text_parts import text_parts
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import checksum, file_checksum, file_sha256, fingerprint, sha256, short_sha256
 from fairseq_syntax.runtime.files import (
     COMPRESSED,
     atomic_open,
     atomic_path,
     check_output,
     files_below,
-    fingerprint,
     instead,
     read_lines,
     read_raw_lines,
@@ -54,6 +54,15 @@ def run(program: str, *arguments: str, **options) -> subprocess.Popen:
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_digests_are_those_of_files_of_former_versions(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert file_sha256(tmp_path / "a") == sha256(b"a", b"bc") == whole
+    assert short_sha256(b"abc") == whole[:16]
+    assert file_checksum(tmp_path / "a") == checksum(b"ab", b"c") == "78af5f94892f3950"
+    assert fingerprint("é", 1, Path("b")) == fingerprint("é", 1, "b") == "6ba155f74fe19cca73d801d989f6afb9"
 
 
 def test_a_link_stays_and_its_target_is_written(tmp_path):

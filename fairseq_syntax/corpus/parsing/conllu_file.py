@@ -12,7 +12,8 @@ from fairseq_syntax.corpus.header import Spacing, header, parsed_with
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import atomic_open, check_rereadable, errors_in, file_sha256, fingerprint, read_lines
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import atomic_open, check_rereadable, errors_in, read_lines
 from fairseq_syntax.runtime.jobs import RecordedStep
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ The text is divided into parts of ``part_lines`` lines, which are parsed indepen
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Iterator
@@ -24,12 +23,12 @@ from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
 from fairseq_syntax.corpus.words import has_no_spaces, language_of, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import fingerprint, sha256_of
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_apart,
     check_rereadable,
     errors_in,
-    fingerprint,
     read_lines,
     uncompressed_name,
 )
@@ -67,14 +66,18 @@ class Job:
         check_apart(self.output, self.text)
         check_rereadable("it is read once for its lines and once to be parsed", self.text)
         check_text(self.text, "--parser conllu takes what is parsed already")
-        digest = hashlib.sha256()
         n_lines = 0
         first: list[str] = []
-        for line in read_lines(self.text):
-            digest.update(line.encode() + b"\n")
-            n_lines += 1
-            if len(first) < 1000:
-                first.append(line)
+
+        def counted() -> Iterator[bytes]:
+            nonlocal n_lines
+            for line in read_lines(self.text):
+                n_lines += 1
+                if len(first) < 1000:
+                    first.append(line)
+                yield line.encode() + b"\n"
+
+        digest = sha256_of(counted())
         if self.options.tokenizer != "whitespace" and looks_tokenized(first):
             logger.warning("%s looks tokenized already: is --pretokenized meant?", self.text)
         ending, lang = Path(uncompressed_name(self.text)).suffix[1:].lower(), language_of(self.options.lang)
@@ -82,7 +85,7 @@ class Job:
             logger.warning("%s is parsed as %s: is --lang %s meant?", self.text, self.options.lang, ending)
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=self.text)
-        return n_lines, digest.hexdigest()
+        return n_lines, digest
 
     @property
     def n_lines(self) -> int:

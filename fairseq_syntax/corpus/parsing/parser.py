@@ -34,7 +34,8 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
 from fairseq_syntax.corpus.words import language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError, quoted
 from fairseq_syntax.runtime.bounds import check_device
-from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import files_below
 
 __all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
 

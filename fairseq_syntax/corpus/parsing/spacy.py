@@ -20,8 +20,9 @@ from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.words import language_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256, files_below
-from fairseq_syntax.runtime.files import fingerprint as digest_of
+from fairseq_syntax.runtime.digests import file_sha256
+from fairseq_syntax.runtime.digests import fingerprint as digest_of
+from fairseq_syntax.runtime.files import files_below
 
 # Components that do not affect trees and tags, and whose names say so.
 _UNUSED = ["ner", "lemmatizer", "trainable_lemmatizer", "entity_linker", "entity_ruler", "textcat", "spancat", "senter"]

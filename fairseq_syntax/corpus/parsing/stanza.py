@@ -7,7 +7,6 @@ Stanza's own resources folder. Nothing is downloaded.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
@@ -41,7 +40,8 @@ from fairseq_syntax.corpus.parsing.stanza_models import (
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256, files_below
+from fairseq_syntax.runtime.digests import file_sha256, sha256
+from fairseq_syntax.runtime.files import files_below
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
 _EXTRAS = {
@@ -69,10 +69,8 @@ def fingerprint(options: ParserOptions) -> str:
     else:
         names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
         files = [folder / name for name in names if (folder / name).exists()]
-    digest = hashlib.sha256(stanza.__version__.encode())
-    for file in files:
-        digest.update(file.name.encode() + bytes.fromhex(file_sha256(file)))
-    return digest.hexdigest()
+    content = [file.name.encode() + bytes.fromhex(file_sha256(file)) for file in files]
+    return sha256(stanza.__version__.encode(), *content)
 
 
 def languages_of_models(options: ParserOptions) -> set[str]:

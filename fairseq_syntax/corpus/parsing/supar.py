@@ -16,7 +16,7 @@ from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores
 from fairseq_syntax.corpus.parsing.parser import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.digests import file_sha256
 
 
 def load(options: ParserOptions) -> Parser:

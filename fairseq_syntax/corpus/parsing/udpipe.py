@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, s
 from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
-from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.digests import file_sha256
 
 _NAME = re.compile(r"([a-z_]+)-[a-z]+-ud-\d")  # of the published models: english-ewt-ud-2.5-191206.udpipe
 _REPORT_EVERY = 100  # sentences

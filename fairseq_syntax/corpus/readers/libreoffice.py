@@ -13,7 +13,6 @@ Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in pa
 from __future__ import annotations
 
 import difflib
-import hashlib
 import html
 import logging
 import random
@@ -28,6 +27,7 @@ from fairseq_syntax.corpus.downloads import find, package_files
 from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import sha256_of
 from fairseq_syntax.runtime.files import atomic_open, files_below, make_folder
 
 logger = logging.getLogger(__name__)
@@ -251,12 +251,12 @@ def pairs(paragraphs: Iterable[Paragraph], language: str) -> list[Row]:
 
 def digest(parts: Parts, languages: Iterable[str]) -> str:
     """The SHA-256 of the whole content."""
-    content = hashlib.sha256()
-    for language in languages:
-        for paragraphs in parts.values():
-            for pair in pairs(paragraphs, language):
-                content.update("\t".join([*pair, ""]).encode())
-    return content.hexdigest()
+    return sha256_of(
+        "\t".join([*pair, ""]).encode()
+        for language in languages
+        for paragraphs in parts.values()
+        for pair in pairs(paragraphs, language)
+    )
 
 
 def read(

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from fairseq_syntax.corpus.store import store_format
 from fairseq_syntax.corpus.store.store_format import StoredSentence
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.digests import checksum
 
 
 def pack_chunk(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
@@ -194,9 +194,5 @@ class Buffers(NamedTuple):
 
     def checksum(self) -> str:
         """The XXH3 checksum (64 bits, hexadecimal) of all buffers, in the order of columns."""
-        digest = xxhash.xxh3_64()
-        for name, values in self.values.items():
-            if name in self.offsets:
-                digest.update(memoryview(self.offsets[name]))
-            digest.update(memoryview(values))
-        return digest.hexdigest()
+        columns = ((self.offsets.get(name), values) for name, values in self.values.items())
+        return checksum(*(memoryview(buffer) for column in columns for buffer in column if buffer is not None))

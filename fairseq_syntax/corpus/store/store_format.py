@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 from fairseq_syntax.corpus.distinct_labels import ROOM
+from fairseq_syntax.runtime.digests import short_sha256
 
 VERSION = 2
 STORE_SUFFIX = ".syntax.arrow"
@@ -95,4 +95,4 @@ def sizes_fingerprint(sizes: np.ndarray) -> str:
 
     Reading the lengths is cheap, and they differ for another text or segmentation.
     """
-    return hashlib.sha256(np.ascontiguousarray(sizes, dtype="<i4").tobytes()).hexdigest()[:16]
+    return short_sha256(np.ascontiguousarray(sizes, dtype="<i4").tobytes())

@@ -29,7 +29,7 @@ from fairseq_syntax.lab.recipes.stages import (
 )
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.plugins import code_digest
-from fairseq_syntax.runtime.files import fingerprint
+from fairseq_syntax.runtime.digests import fingerprint
 
 SEARCH = ("beam", "lenpen", "max-len-b")  # options of fairseq-generate that `translate` has, too
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')""")  # text in quotes in a shell command

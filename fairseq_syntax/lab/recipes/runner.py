@@ -33,7 +33,8 @@ from fairseq_syntax.lab.recipes.stages import (
 )
 from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
-from fairseq_syntax.runtime.files import file_sha256, make_folder
+from fairseq_syntax.runtime.digests import file_sha256
+from fairseq_syntax.runtime.files import make_folder
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, RecordedStep
 
 if TYPE_CHECKING:

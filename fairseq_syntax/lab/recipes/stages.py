@@ -21,7 +21,8 @@ from typing import Any, Literal, get_args
 import fairseq_syntax
 from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
 from fairseq_syntax.plugins import VARIABLE as PLUGINS_VARIABLE
-from fairseq_syntax.runtime.files import file_sha256, files_below, fingerprint
+from fairseq_syntax.runtime.digests import file_sha256, fingerprint
+from fairseq_syntax.runtime.files import files_below
 from fairseq_syntax.runtime.jobs import RecordedStep, read_record
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"

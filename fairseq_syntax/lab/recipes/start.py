@@ -16,7 +16,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import shown_path
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.plugins import name_hint
-from fairseq_syntax.runtime.files import fingerprint
+from fairseq_syntax.runtime.digests import fingerprint
 
 _PARSE = "parse:{sides}{controls}"
 _SIDE = "\n  {side}:\n    parser: {parser}\n    {models}{distributions}"
