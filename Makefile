@@ -7,6 +7,8 @@ TORCH_INDEX_URL ?=
 FAIRSEQ ?= fairseq-fixed==0.12.3.1
 CUDA ?=
 ONLY ?=
+# The part of each matrix of cases that tests try: a seed, or all (default: another part in each run).
+CASES ?=
 # nproc would report OMP_NUM_THREADS, the number of threads in a process, as the number of cores.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 VENV ?= .venv
@@ -36,15 +38,16 @@ endif
 endif
 # One thread per process: tests run in as many processes as there are cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal) \
-  $(if $(WARNINGS),-W $(WARNINGS))
+  $(if $(WARNINGS),-W $(WARNINGS)) $(if $(CASES),--cases $(CASES))
 export CUDA
 
-.PHONY: help install demo test gpu-emulated recipes test-fast check format matrix ways release bench gpu docs clean
+.PHONY: help install demo test test-all gpu-emulated recipes test-fast check format matrix ways release bench gpu docs clean
 
 help:
 	@echo "make install    install everything into $(VENV); all other targets do this first"
 	@echo "make demo       train the plain Transformer and PASCAL on a toy corpus (3 minutes on 2 cores)"
-	@echo "make test       run all tests, on all cores"
+	@echo "make test       run all tests, on all cores, with a part of each long matrix of cases (CASES=SEED: this part)"
+	@echo "make test-all   the same with all cases and all recipes, as before a release (half an hour)"
 	@echo "make gpu-emulated  run those of them that use a GPU, or an emulated one"
 	@echo "make recipes    run all recipes of the papers' tables, reduced to seconds (ten minutes of a core)"
 	@echo "make test-fast  run the tests that neither train nor start other processes"
@@ -62,7 +65,7 @@ help:
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
 	@echo "             FAIRSEQ='$(FAIRSEQ)'"
-	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
+	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  CASES=$(CASES)  PYTHONS='$(PYTHONS)'"
 
 install: $(VENV)/.package
 
@@ -77,6 +80,9 @@ test: $(VENV)/.package
 	echo '$(ON_GPU)'; $(ON_GPU) || failed=1; \
 	echo '$(PYTEST) -m "not gpu"'; $(PYTEST) -m "not gpu" || failed=1; \
 	test -z "$$failed"
+
+test-all:
+	EVERY_RECIPE=1 $(MAKE) --no-print-directory test CASES=all
 
 gpu-emulated: $(VENV)/.package
 	$(ON_GPU)

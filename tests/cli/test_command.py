@@ -41,6 +41,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-c", SCRIPT, *arguments)
 
 
+@pytest.mark.matrix(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_help_waits_for_nothing(name):

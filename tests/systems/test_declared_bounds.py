@@ -98,6 +98,7 @@ def outside(field) -> list:
     return [x for x in (*near, *far) if not (bounds.low <= x <= (math.inf if bounds.high is None else bounds.high))]
 
 
+@pytest.mark.matrix(24)
 @pytest.mark.slow
 @each_option
 def test_an_update_with_any_value_that_is_allowed_has_a_finite_loss(system, field):
@@ -120,6 +121,7 @@ def test_an_update_with_any_value_that_is_allowed_has_a_finite_loss(system, fiel
             assert math.isfinite(halved.item()), f"{value} in half precision"
 
 
+@pytest.mark.matrix(24)
 @each_option
 def test_any_other_value_is_refused_by_name(system, field):
     for value in outside(field):
@@ -152,6 +154,7 @@ def test_every_number_declares_its_range_and_help_shows_it(config):
         assert str(field.metadata["range"]) in field.metadata["help"], field.name
 
 
+@pytest.mark.matrix(20)
 @pytest.mark.parametrize(
     ("system", "name"),
     [

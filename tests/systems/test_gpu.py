@@ -42,6 +42,7 @@ def made(name: str):
 NAMES = [*(name for name in TRANSFORMERS if name != "pascal"), "lasyn", *dict(LSTMS)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_training_step_is_the_cpus(name, dtype):
@@ -83,6 +84,7 @@ def step_in_half_precision(name: str) -> float:
     return finite.largest
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_stays_finite_with_large_scores(name):
     assert step_in_half_precision(name) > 20
@@ -115,6 +117,7 @@ def test_one_score_that_is_not_finite_is_seen(name, value):
         step_in_half_precision(name)
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_finds_what_the_cpus_finds(name):
     model, _ = made(name)
