@@ -15,14 +15,17 @@ def _import_user_dir_first(utils: Any) -> None:
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
+        if utils.call_main is not call_main:  # replaced by a user directory that is imported by now
+            return original(cfg, main, **kwargs)
         from fairseq.utils import import_user_module
 
-        utils.call_main = original  # which the user directory may replace
+        utils.call_main = original
         import_user_module(cfg.common)
-        utils.call_main(cfg, main, **kwargs)
+        return utils.call_main(cfg, main, **kwargs)
 
     utils.call_main = call_main
 
 
-if "fairseq.distributed.utils" in sys.modules:  # a program of Hydra's that is fairseq's
+# A program of fairseq's that Hydra starts; the others import the user directory before they ask Hydra for anything.
+if "fairseq.distributed.utils" in sys.modules and "fairseq_syntax" not in sys.modules:
     _import_user_dir_first(sys.modules["fairseq.distributed.utils"])

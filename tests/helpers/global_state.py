@@ -30,7 +30,7 @@ AT_FIRST_USE = {
     f"signal {signal.SIGALRM.value}",  # the time limit of a test
     "exception hook",
     "variable TORCHINDUCTOR_CACHE_DIR",
-    "module fairseq.optim.adam.Adam.step",
+    *(f"module fairseq.optim.{name}.step" for name in ("adam.Adam", "adamax.Adamax", "nag.NAG")),
     "module fairseq_cli.preprocess.main",
     "module fairseq_cli.interactive.buffered_read",
     "module fairseq_cli.interactive.make_batches",

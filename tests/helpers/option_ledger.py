@@ -25,18 +25,26 @@ _PARTS = [
 
 def fairseq_options() -> set[frozenset[str]]:
     """Every option of the five commands, as the set of its names."""
-    parsers = [
+    return _training() | _names(
         options.get_preprocessing_parser("translation"),
-        options.get_training_parser("translation"),
         options.get_generation_parser(default_task="translation"),
         options.get_interactive_generation_parser("translation"),
         options.get_validation_parser("translation"),
-    ]
+    )
+
+
+def _names(*parsers: argparse.ArgumentParser) -> set[frozenset[str]]:
+    return {frozenset(a.option_strings) for parser in parsers for a in parser._actions if a.option_strings}
+
+
+def _training() -> set[frozenset[str]]:
+    """The options of fairseq-train."""
+    parsers = [options.get_training_parser("translation")]
     for registry, name in _PARTS:
         parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
         registry[name].add_args(parser)
         parsers.append(parser)
-    return {frozenset(a.option_strings) for parser in parsers for a in parser._actions if a.option_strings}
+    return _names(*parsers)
 
 
 def ledger() -> dict[str, str]:
@@ -50,6 +58,11 @@ def ledger() -> dict[str, str]:
     return found
 
 
-def without_effect() -> list[str]:
-    """The options of generation that change nothing in the translations of these models."""
-    return [name for name, where in ledger().items() if where.startswith("without effect")]
+def of_training() -> set[str]:
+    """The names in the ledger of the options of fairseq-train."""
+    return set().union(*_training()) & {*ledger()} - {"-h", "--help"}
+
+
+def without_effect(where: str = "in translations") -> list[str]:
+    """The options that change nothing: ``in translations`` of these models, or ``in training`` on this machine."""
+    return [name for name, found in ledger().items() if found.startswith(f"without effect: {where}")]

@@ -97,7 +97,7 @@ def transformers() -> dict[str, str]:
     }
     rows = {"transformer": f"--arch transformer {PLAIN}"}
     for side, registered in (("encoder", ENCODER_SYSTEMS), ("decoder", DECODER_SYSTEMS)):
-        for name in registered:
+        for name in sorted(registered):  # whichever module was imported first
             if name not in rows:  # a system of both sides has one row
                 alone = f"syntax_transformer --{side}-syntax {name}", {f"{side}_syntax": name}
                 arch, preset = presets.get(name, alone)
@@ -110,7 +110,7 @@ def transformers() -> dict[str, str]:
 def lstms() -> dict[str, str]:
     """The options of fairseq's own LSTM and of every registered one."""
     rows = {"lstm": f"--arch lstm {PLAIN}"}
-    for arch, model in ARCH_MODEL_REGISTRY.items():
+    for arch, model in sorted(ARCH_MODEL_REGISTRY.items()):
         if issubclass(model, SyntaxLSTMModel):
             rows |= rows_of(arch, arch, criterion(HeadSystem.criterion))
     return rows
@@ -690,8 +690,12 @@ def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
     """Ways by the command that they belong to."""
     translating = ("fairseq-generate", "fairseq-interactive", "fairseq-validate", "ensemble", "float16", "bfloat16")
     groups: dict[str, list[str]] = {"training": [], "training in several processes": [], "translating": []}
+    groups["training, with no effect without a GPU"] = []
+    nothing = without_effect("in training")
     for way in ways:
-        if way.startswith("two processes"):
+        if way.strip("`") in nothing:
+            groups["training, with no effect without a GPU"].append(way)
+        elif way.startswith("two processes"):
             groups["training in several processes"].append(way.removeprefix("two processes, "))
         elif way.startswith(translating):
             groups["translating"].append(way)
@@ -750,8 +754,7 @@ HEAD = """# Which options of fairseq work with which system
 
 Nearly all fairseq options work with all systems; the others end in an error. `make ways` wrote this page:
 it trains a tiny model of each system with each option on a CPU and translates with it. An option works if all commands
-succeed and every sentence is translated. Tests check the effect of each option of generation, and of those of training
-that concern all models.
+succeed and every sentence is translated. Tests check the effect of each option of training and generation.
 """
 
 
@@ -764,9 +767,13 @@ _OF_GPUS = "These options need a GPU, and were not tried: "
 
 def page(found: Cells) -> str:
     """The page of the rows and ways that were run; the inverse of :func:`outcomes_of`."""
-    nothing = ", ".join(f"`{name}`" for name in without_effect())
-    nothing = f"fairseq-generate also takes these options, which have no effect on translations here: {nothing}."
-    text = f"{HEAD}\n{fill(nothing, 120, **WHOLE)}\n"
+    text = HEAD
+    for command, where in (
+        ("fairseq-generate also takes these options, which have no effect on translations here", "in translations"),
+        ("fairseq-train takes these, which have no effect in one process without a GPU", "in training"),
+    ):
+        nothing = ", ".join(f"`{name}`" for name in without_effect(where))
+        text += f"\n{fill(f'{command}: {nothing}.', 120, **WHOLE)}\n"
     missing: list[str] = []
     for title, family in FAMILIES.items():
         rows = [row for row in family if any(known == row for known, _ in found)]

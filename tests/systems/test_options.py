@@ -178,8 +178,9 @@ def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     for option in ("--print-step", "--retain-iter-history"):
         with pytest.raises(SyntaxDataError):
             generate(toy, trained, option)
-    with pytest.raises(SyntaxDataError):
-        toy_data.train(toy.data, tmp_path / "c", "--encoder-xformers-att-config", '{"name": "linformer"}')
+    for option in ("--encoder-xformers-att-config", "--decoder-xformers-att-config"):
+        with pytest.raises(SyntaxDataError):
+            toy_data.train(toy.data, tmp_path / "c", option, '{"name": "linformer"}')
 
 
 @pytest.mark.slow

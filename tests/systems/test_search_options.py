@@ -221,6 +221,11 @@ def test_an_option_of_generation_has_its_effect(toy, trained):
     forced = {name[2:]: rest[-1] for name, *rest in rows(toy, trained, "H", "--prefix-size", 1)}
     assert all(forced[n].split()[0] == scored[n].split()[0] for n in forced if scored[n])
     assert any(row[-1].split()[0] != scored[row[0][2:]].split()[0] for row in plain if scored[row[0][2:]])
+    assert rows(toy, trained, "H", "--quiet") == [] and rows(toy, trained, "T", "--gen-subset", "valid") != rows(
+        toy, trained, "T"
+    )
+    cut = rows(toy, trained, "H", "--model-overrides", "{'max_target_positions': 4}")
+    assert max(len(row[-1].split()) for row in cut) < max(len(row[-1].split()) for row in plain)
 
 
 def test_options_said_to_have_no_effect_have_none(toy, trained):

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import option_ledger
 import pytest
 import torch
 import toy_data
@@ -67,6 +68,9 @@ class Trainings:
     @cached_property
     def default(self) -> Trained:
         return self()
+
+
+OTHER_SUBSETS = ("--ignore-unused-valid-subsets", "--combine-valid-subsets")
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +179,11 @@ def test_validation_sets_can_be_named(toy, train, tmp_path):
                 (tmp_path / name).write_bytes(path.read_bytes())
     both = Trainings(tmp_path, tmp_path)(valid_subset="valid,valid1", max_epoch=1)
     assert len(both.valid) == 2
+    other = Trainings(tmp_path, tmp_path / "other")
     with pytest.raises(ValueError, match="valid1"):  # fairseq's
-        Trainings(tmp_path, tmp_path / "other")(max_epoch=1)
+        other(max_epoch=1)
+    (one,), (merged,) = (other(more, max_epoch=1).valid for more in (*OTHER_SUBSETS,))
+    assert one == both.valid[0] and merged["loss"] not in (row["loss"] for row in both.valid)
 
 
 def test_noise_of_quantization_works_without_a_gpu(train):
@@ -206,6 +213,37 @@ def test_what_processes_without_a_gpu_have_logged_is_gathered(tmp_path):
         assert utils.all_gather_list([{"loss": 1.5}, None], max_size=1) == [[{"loss": 1.5}, None]]
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_options_said_to_have_no_effect_in_training_have_none(train):
+    values = {"--amp-batch-retries": 1, "--amp-init-scale": 2, "--amp-scale-window": 1, "--min-loss-scale": 1e-9}
+    values |= {"--threshold-loss-scale": 3, "--fp16-scale-tolerance": 0.5, "--empty-cache-freq": 1}
+    values |= {"--all-gather-list-size": 3, "--bucket-cap-mb": 1, "--ddp-comm-hook": "fp16", "--device-id": 1}
+    values |= {"--distributed-backend": "mpi", "--distributed-num-procs": 3, "--heartbeat-timeout": 3}
+    values |= {"--localsgd-frequency": 2, "--nprocs-per-node": 3, "--slowmo-base-algorithm": "sgp"}
+    values |= {
+        "--slowmo-momentum": 0.5,
+        "--plasma-path": "x",
+        "--pipeline-chunks": 3,
+        "--pipeline-checkpoint": "always",
+    }
+    values |= {"--fixed-validation-seed": 3, "--checkpoint-shard-count": 2, "--scoring": "wer", "--tokenizer": "moses"}
+    nothing = option_ledger.without_effect("in training")
+    alone = ["--use-bmuf"]  # it is not to be given with --amp
+    for part in (alone, [name for name in nothing if name not in alone]):
+        found = train(*(x for name in part for x in (name, *([values[name]] if name in values else []))))
+        assert found.files == train.default.files and torch.equal(found.parameters, train.default.parameters)
+
+
+def float16(train: Trainings) -> None:
+    """What there is of it without a GPU: the loss is scaled, and the scale grows after so many updates."""
+    scales = [
+        train("--memory-efficient-fp16", **more).train[-1]["loss_scale"]
+        for more in ({"fp16_init_scale": 4}, {"fp16_init_scale": 4, "fp16_scale_window": 2})
+    ]
+    assert scales == [4, 4 * 2**4]  # after eight updates
+    found = train("--memory-efficient-fp16")
+    assert torch.equal(found.parameters, found.parameters.half().float())
 
 
 def names(trained: Trained, start: str) -> list[str]:
@@ -364,6 +402,7 @@ EFFECTS: dict[Callable[[Trainings], None], str] = {
     validating: "disable_validation validate_interval validate_after_updates validate_interval_updates valid_subset "
     "batch_size_valid max_tokens_valid max_valid_steps",
     losing: "",
+    float16: "",
     averaging: "store_ema ema_decay ema_fp32 ema_start_update ema_update_freq ema_seed_model",
 }
 # Asserted by other tests, here or where the ledger says.

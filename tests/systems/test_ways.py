@@ -95,7 +95,7 @@ def test_one_row_can_be_run_and_the_others_stay():
     found = ways.outcomes_of(PAGE.read_text("utf-8"))
     row, way = "pascal", "`--store-ema`"
     others = {cell: outcome for cell, outcome in found.items() if cell[0] != row}
-    assert "\nSystems: transformer, supervised_heads" in ways.page(others) and ", pascal, " not in ways.page(others)
+    assert "\nSystems: transformer, dbsa" in ways.page(others) and ", pascal, " not in ways.page(others)
     changed = {**found, (row, way): ways.Outcome("refused", "--store-ema: is not for it")}
     assert "- `--store-ema`\n  - *pascal*: `--store-ema`: is not for it\n" in ways.page(changed)
     assert ways.outcomes_of(ways.page(changed)) == changed
