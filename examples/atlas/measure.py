@@ -180,13 +180,25 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
 
 
 def tuned() -> dict[str, Any]:
-    """The main comparison by language, and its mean over those in which parse and placebo were run."""
-    languages, whole = {}, []
+    """The main comparison by language, and its mean over those in which the parse was run.
+
+    ``with_placebo`` is the mean over the languages in which the placebo was run as well, where these are fewer.
+    """
+    languages: dict[str, Any] = {}
+    of_system: dict[str, list[Plan]] = {}
     for of in map(plan, TUNED):
         runs = runs_of(of, of.tests[0])
-        languages[of.recipe.name] = {"relative": beside_relative(of, runs) if RELATIVE in runs else {}}
-        whole += [of] * (runs.keys() >= set(list(of.recipe.systems)[:3]))
-    return {"languages": languages, "mean": mean_of_languages(whole) if len(whole) > 1 else {}}
+        languages[str(of.recipe.name)] = {"relative": beside_relative(of, runs) if RELATIVE in runs else {}}
+        parse, placebo = list(of.recipe.systems)[1:3]
+        for system in (parse, placebo):
+            of_system.setdefault(system, [])
+            of_system[system] += [of] * (runs.keys() >= {RELATIVE, parse, system})
+    with_parse, with_placebo = of_system.values()
+    return {
+        "languages": languages,
+        "mean": mean_of_languages(with_parse) if len(with_parse) > 1 else {},
+        "with_placebo": mean_of_languages(with_placebo) if 1 < len(with_placebo) < len(with_parse) else {},
+    }
 
 
 def scored(of: Plan, runs: Runs) -> dict[str, Any]:

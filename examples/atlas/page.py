@@ -223,6 +223,13 @@ def in_both_metrics(table: Callable[[str], Table]) -> str:
     return f"{table('BLEU').render('markdown')}\n\n{folded('In chrF', table('chrF'))}"
 
 
+def tuned_means(main: Mapping[str, Any], system: str) -> str:
+    """The means of the main comparison: one table, or two where the placebo was run in fewer languages."""
+    fewer = main.get("with_placebo")
+    parts = [(main["mean"], []), (fewer, [PLACEBO])] if fewer else [(main["mean"], [PLACEBO])]
+    return "\n\n".join(mean_table(mean, system, controls).render("markdown") for mean, controls in parts)
+
+
 def page(results: Mapping[str, Any]) -> str:
     """The page of the atlas, or of the languages alone where the results are those of other recipes."""
     languages = results["languages"]
@@ -247,7 +254,7 @@ def page(results: Mapping[str, Any]) -> str:
         main = results["tuned"]
         of_main = corpora_of({"languages": main["languages"]})
         parts |= {
-            "tuned_mean": mean_table(main["mean"], first, [PLACEBO]).render("markdown"),
+            "tuned_mean": tuned_means(main, first),
             "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO], metric)),
             "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),

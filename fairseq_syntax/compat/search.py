@@ -1,4 +1,4 @@
-"""Changes to fairseq's searches: diverse beams, translations as long as their source, and repeated n-grams."""
+"""Changes to fairseq's searches: less work in each step, diverse beams, lengths of the source, and repeated n-grams."""
 
 from __future__ import annotations
 
@@ -71,6 +71,51 @@ class NGramRepeatBlock(ngram_repeat_block.NGramRepeatBlock):
         return torch.where(allowed.isneginf().all(dim=1, keepdim=True), lprobs, allowed)
 
 
+class EnsembleModel(sequence_generator.EnsembleModel):
+    """The models of a search, which does only what a step changes.
+
+    fairseq reorders the encoder's output in every step, looks through all modules of a decoder for those that keep a
+    state, and copies the attention of all steps to the hypotheses that go on.
+
+    Attributes:
+        keeps_attention: whether hypotheses have their ``attention``, which only alignments by a search read
+    """
+
+    def __init__(self, models: list[Any]) -> None:
+        super().__init__(models)
+        self.keeps_attention = True
+        self._rows = 0
+        self._with_state: list[list[Any]] = []
+
+    def forward_encoder(self, net_input: dict[str, Any]) -> list[Any]:
+        """Encode a batch, and start its search."""
+        self._rows = 0
+        decoders = [model.decoder for model in self.models] if self.has_incremental_states() else []
+        named = "reorder_incremental_state"
+        self._with_state = [[module for module in of.modules() if hasattr(module, named)] for of in decoders]
+        return super().forward_encoder(net_input)
+
+    def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
+        """See the base class.
+
+        The hypotheses of a sentence share its source, so if the number of rows and thus their sentences have not
+        changed, nothing needs to be reordered.
+        """
+        rows, self._rows = self._rows, len(new_order)
+        return encoder_outs if rows == self._rows else super().reorder_encoder_out(encoder_outs, new_order)
+
+    def reorder_incremental_state(self, incremental_states: list[Any], new_order: Tensor) -> None:
+        """See the base class."""
+        for state, modules in zip(incremental_states, self._with_state):
+            for module in modules:
+                module.reorder_incremental_state(state, new_order)
+
+    def forward_decoder(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """The log-probabilities of the next word [R, V], and the average attention [R, S] if it is kept."""
+        log_probs, attention = super().forward_decoder(*args, **kwargs)
+        return log_probs, attention if self.keeps_attention else None
+
+
 def install() -> None:
     """Make fairseq's generators use these, with a beam that the words of the first step can fill.
 
@@ -85,6 +130,7 @@ def install() -> None:
         self.beam_size = min(self.beam_size, self.vocab_size - 2)
 
     sequence_generator.SequenceGenerator.__init__ = limited
+    sequence_generator.EnsembleModel = EnsembleModel
     search.DiverseBeamSearch = DiverseBeamSearch
     search.LengthConstrainedBeamSearch = LengthConstrainedBeamSearch
     sequence_generator.NGramRepeatBlock = NGramRepeatBlock

@@ -188,6 +188,7 @@ class Translator(BaseTranslator):
             # As in fairseq-generate; LSTMs, for example, then skip their attention maps.
             model.prepare_for_inference_(Namespace(generation=options))
         self._generator = self.task.build_generator(self.models, options)
+        self._generator.model.keeps_attention = False  # alignments are computed from the translations
         self._control = SearchControl(self._generator)
 
     def _about(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from argparse import Namespace
 from collections.abc import Callable
@@ -27,6 +28,7 @@ class Searches:
     """A model with random weights that is sure of its words, which it likes to repeat, and a batch of the toy's."""
 
     def __init__(self, data: Path) -> None:
+        self.data = data
         made = untrained(data, "transformer", "--dropout", "0.2", sure=3.0)
         self.model, self.task = made.model, made.task
         self.task.load_dataset("test")
@@ -226,6 +228,39 @@ def test_an_option_of_generation_has_its_effect(toy, trained):
     )
     cut = rows(toy, trained, "H", "--model-overrides", "{'max_target_positions': 4}")
     assert max(len(row[-1].split()) for row in cut) < max(len(row[-1].split()) for row in plain)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch):
+    """Against fairseq's ensemble, which reorders the encoder's output in every step."""
+    models = [search.model, *(untrained(search.data, "lstm").model for _ in range(count - 1))]
+    generator = search.task.build_generator(models, Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+    ours = generator.model
+    reordered = []
+    monkeypatch.setattr(type(search.model.encoder), "reorder_encoder_out", _counting(search, reordered))
+    found, counts = [], []
+    for ensemble in (ours, type(ours).__mro__[1](models)):
+        generator.model = ensemble.eval()
+        reordered.clear()
+        found.append(search.task.inference_step(generator, models, search.batch))
+        counts.append(len(reordered))
+    assert counts[0] < counts[1] and counts[0] <= 1 + len(search.sources)
+    for one, other in zip(*map(itertools.chain.from_iterable, found)):
+        assert one["score"] == other["score"]
+        assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(one["attention"], other["attention"])
+    ours.keeps_attention, generator.model = False, ours
+    for one, other in zip(found[0], search.task.inference_step(generator, models, search.batch)):
+        assert all(h["attention"].numel() == 0 for h in other) and words_of([one]) == words_of([other])
+
+
+def _counting(search: Searches, calls: list) -> Callable:
+    original = type(search.model.encoder).reorder_encoder_out
+
+    def counting(self, *arguments):
+        calls.append(arguments)
+        return original(self, *arguments)
+
+    return counting
 
 
 def test_options_said_to_have_no_effect_have_none(toy, trained):

@@ -77,9 +77,10 @@ def options(values: Mapping[str, Any]) -> list[Word]:
 
 
 def shown_path(path: str | os.PathLike[str], folder: str | os.PathLike[str] = os.curdir) -> str:
-    """A path as typed in a folder: relative, or absolute if it is far away."""
-    relative = os.path.relpath(path, folder)
-    return os.path.abspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
+    """A path as typed in a folder: relative, or absolute if it is far away or shorter so."""
+    relative, absolute = os.path.relpath(path, folder), os.path.abspath(path)
+    far = relative.startswith(os.path.join("..", "..", "..")) or len(absolute) < len(relative)
+    return absolute if far else relative
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from fairseq.search import BeamSearch
-from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_syntax.compat.search import EnsembleModel
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
 from fairseq_syntax.systems.lasyn.model import END
@@ -46,7 +47,6 @@ class LatentEnsemble(EnsembleModel):
         tokens = net_input["src_tokens"]
         self._tables = [m.decoder.tables() for m in self.models]
         self._moved: Tensor | None = None  # for each row, its index in the last step
-        self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
         self._rest: list[Tensor] = []
@@ -66,12 +66,9 @@ class LatentEnsemble(EnsembleModel):
         """Reorder the rows of the search together with those of the encoder."""
         if self._template_tags is not None:
             self._template_tags, self._length = self._template_tags[new_order], self._length[new_order]
-        # The hypotheses of a sentence share its source, so if the number of rows and their sentences have not changed,
-        # nothing needs to be reordered.
-        rows, self._rows = self._rows, len(new_order)
         self._tags = self._tags[new_order]
         self._moved = new_order
-        return encoder_outs if rows == self._rows else super().reorder_encoder_out(encoder_outs, new_order)
+        return super().reorder_encoder_out(encoder_outs, new_order)
 
     @torch.no_grad()
     def forward_decoder(
@@ -92,7 +89,7 @@ class LatentEnsemble(EnsembleModel):
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)], temperature)
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        return scores, attention
+        return scores, attention if self.keeps_attention else None
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
         """log P(z | y) [..., Z] in the last step, for words y [...] int64 after the rows [...] int64."""
