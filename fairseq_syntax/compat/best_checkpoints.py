@@ -1,7 +1,8 @@
 """A change to ``--keep-best-checkpoints N``: the N best checkpoints are kept, whatever came first.
 
 fairseq saves a checkpoint only if it is better than the worst that it has kept, even if it has kept fewer than N: after
-a good first epoch, none is added. It tells equal scores apart by random digits, so one may overwrite another.
+a good first epoch, none is added. It tells equal scores apart by random digits, so one may overwrite another. And a
+score that is not a number would be the best for ever, since no other is less.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 import os
 import re
 from typing import Any
@@ -25,14 +27,21 @@ def install() -> None:
     def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
         rest = copy.copy(cfg)
         rest.keep_best_checkpoints = 0
-        saved = save(rest, trainer, epoch_itr, val_loss)
+        score = comparable(cfg, val_loss)
+        saved = save(rest, trainer, epoch_itr, score)
         is_saving = not cfg.no_save and trainer.should_save_checkpoint_on_current_rank
-        if cfg.keep_best_checkpoints > 0 and val_loss is not None and is_saving:
-            _keep_best(cfg, trainer, epoch_itr, float(val_loss), saved)
+        if cfg.keep_best_checkpoints > 0 and score is not None and math.isfinite(score) and is_saving:
+            _keep_best(cfg, trainer, epoch_itr, float(score), saved)
         return saved
 
     # fairseq's function keeps its best score as an attribute of the one that has its name in the module.
     checkpoint_utils.save_checkpoint = save_checkpoint
+
+
+def comparable(cfg: Any, score: Any) -> Any:
+    """A validation score, or the worst that there is in place of NaN."""
+    is_nan = score is not None and math.isnan(score)
+    return (-math.inf if cfg.maximize_best_checkpoint_metric else math.inf) if is_nan else score
 
 
 def _keep_best(cfg: Any, trainer: Any, epoch_itr: Any, score: float, saved: str | None) -> None:

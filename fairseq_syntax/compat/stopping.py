@@ -2,7 +2,7 @@
 
 fairseq looks at ``--max-update`` and ``--stop-time-hours`` only after an update, so a training that is done, when its
 command is run again, is trained for one update more. It does not save what ``--patience`` counts, so each interruption
-begins to count anew.
+begins to count anew; and after a score that is not a number, it counts all as worse.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq.trainer import Trainer
+
+from fairseq_syntax.compat.best_checkpoints import comparable
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ def install() -> None:
     def load_counts(
         self: Any, filename: str, reset_optimizer: bool = False, *args: Any, reset_meters: bool = False, **kwargs: Any
     ) -> Any:
+        _compare_numbers()
         extra_state = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
         # As fairseq does with the best score so far.
         is_continued = extra_state is not None and not reset_optimizer and not reset_meters
@@ -60,8 +63,28 @@ def forget_counts() -> None:
             of.pop(name, None)
 
 
+def _compare_numbers() -> None:
+    """Let a validation score that is NaN count as the worst."""
+    for module in _modules():
+        if not hasattr(module.should_stop_early, "__wrapped__"):
+            module.should_stop_early = _comparing(module.should_stop_early)
+
+
+def _comparing(original: Any) -> Any:
+    @functools.wraps(original)
+    def should_stop_early(cfg: Any, valid_loss: Any) -> Any:
+        return original(cfg, comparable(cfg.checkpoint, valid_loss))
+
+    return should_stop_early
+
+
 def _counts() -> Iterator[dict[str, Any]]:
-    """The attributes of fairseq's function that stops early; under ``python -m``, its module has another name."""
+    """The attributes of fairseq's function that stops early."""
+    yield from (vars(module.should_stop_early) for module in _modules())
+
+
+def _modules() -> Iterator[Any]:
+    """The modules that have the function: under ``python -m``, fairseq's has another name."""
     for name in ("fairseq_cli.train", "__main__"):
-        if function := getattr(sys.modules.get(name), "should_stop_early", None):
-            yield vars(function)
+        if hasattr(module := sys.modules.get(name), "should_stop_early"):
+            yield module

@@ -5,10 +5,12 @@ Dictionaries and token datasets are made in parts, with the same bytes as fairse
 
 from __future__ import annotations
 
+import codecs
 import functools
 import inspect
 import logging
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,6 +35,7 @@ from fairseq_syntax.runtime.workers import Workers
 
 TASK = "syntax_translation"
 _OTHER_DICTIONARY = "give another --destdir, remove it, or take it with --srcdict and --tgtdict"
+_LINK = re.compile(r"[0-9]+-[0-9]+")
 logger = logging.getLogger(__name__)
 
 
@@ -123,6 +126,7 @@ def check_text_and_parses(args: Namespace) -> None:
         links = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
         if os.path.exists(links):
             paths.append(links)
+            _check_links(links)
         counts = [sum(1 for _ in read_lines(path)) for path in paths]
         if not counts[0]:
             raise SyntaxDataError("the file is empty", path=paths[0])
@@ -130,6 +134,17 @@ def check_text_and_parses(args: Namespace) -> None:
             if count != counts[0]:
                 message = f"has {count} lines, but {paths[0]} has {counts[0]}"
                 raise SyntaxDataError(message, path=path, hint="they go line by line")
+
+
+def _check_links(path: str) -> None:
+    """Check word alignments as fairseq reads them: ``0-0 1-2``, without a byte order mark."""
+    for number, line in enumerate(read_lines(path), 1):
+        if not all(_LINK.fullmatch(link) for link in line.split()):
+            raise SyntaxDataError("not word alignments, such as 0-0 1-2", path=path, line=number)
+    with open(path, "rb") as file:
+        if file.read(3) == codecs.BOM_UTF8:
+            message = "a byte order mark, which fairseq reads as a part of the first number"
+            raise SyntaxDataError(message, path=path, line=1, hint="sed -i '1s/^\\xEF\\xBB\\xBF//' FILE removes it")
 
 
 def _check_segmentations(args: Namespace) -> None:

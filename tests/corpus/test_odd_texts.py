@@ -121,13 +121,22 @@ def test_a_label_too_many_is_named():
         labels.id("upos", "T63")
 
 
-def test_links_of_fewer_lines_than_the_text_are_told_before_the_work(toy, tmp_path):
+@pytest.mark.parametrize(
+    "links, line",
+    [
+        ("0-0\n" * 59, None),  # of fewer lines than the text
+        ("\ufeff0-0\n" + "0-0\n" * 59, 1),
+        ("0-0\n0-0 1\n" + "0-0\n" * 58, 2),
+        ("0-0\n0-−1\n" + "0-0\n" * 58, 2),
+    ],
+)
+def test_links_that_fairseq_cannot_read_are_told_before_the_work(toy, tmp_path, links, line):
     shutil.copytree(toy.segmented, tmp_path / "segmented")
-    write(tmp_path / "segmented/train.align", "0-0\n" * 59)
+    write(tmp_path / "segmented/train.align", links)
     options = toy_data.preprocess_options(tmp_path / "segmented", tmp_path / "data")
     with pytest.raises(SyntaxDataError) as error:
         toy_data.fairseq("preprocess", *options, "--align-suffix", "align")
-    assert str(error.value.path).endswith("train.align")
+    assert str(error.value.path).endswith("train.align") and error.value.line == line
 
 
 def test_a_source_that_no_pair_uses_may_be_empty(caplog):

@@ -189,3 +189,14 @@ def test_tokens_of_the_older_kinds_are_read_by_each_process_for_itself(tmp_path,
     for _ in range(2):
         assert file.readinto(two) == 8 and two.tolist() == [5, 5]  # fairseq adds 1
     assert pickle.loads(pickle.dumps(dataset))[4].tolist() == [4] * 5, "in a worker that was not forked"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_piece(tmp_path):
+    path = tmp_path / "dict.txt"
+    dictionary(3).save(str(path))
+    expected = load_dictionary(path).symbols
+    path.write_bytes("\ufeff".encode() + path.read_bytes())
+    assert load_dictionary(path).symbols == expected
+    path.write_bytes(path.read_text("utf-8-sig").encode("utf-16-le"))
+    with data_error(path=path):
+        load_dictionary(path)

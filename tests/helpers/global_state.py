@@ -31,6 +31,7 @@ AT_FIRST_USE = {
     "exception hook",
     "variable TORCHINDUCTOR_CACHE_DIR",
     *(f"module fairseq.optim.{name}.step" for name in ("adam.Adam", "adamax.Adamax", "nag.NAG")),
+    "module fairseq_cli.train.should_stop_early",
     "module fairseq_cli.preprocess.main",
     "module fairseq_cli.interactive.buffered_read",
     "module fairseq_cli.interactive.make_batches",

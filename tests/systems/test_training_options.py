@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cached_property
@@ -112,6 +113,20 @@ def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
         "checkpoint.best_bsz_5.0000.pt",
         "checkpoint_best.pt",
     ]
+
+
+@pytest.mark.parametrize("first", [[math.nan, 3.0], [3.0, math.nan]], ids=["at first", "later"])
+def test_a_score_that_is_not_a_number_is_the_worst(train, monkeypatch, first):
+    """Of checkpoints to keep, of the best one, and for ``--patience``."""
+    from fairseq_cli import train as command
+
+    scores = iter([*first, 2.0, 1.0, 4.0, math.nan, 0.0])
+    monkeypatch.setattr(command, "validate", lambda *args: [next(scores)])
+    found = train(keep_best_checkpoints=3, patience=2, max_epoch=7)
+    kept = [name for name in found.files if name.startswith("checkpoint.best")]
+    assert kept == [f"checkpoint.best_loss_{score}.0000.pt" for score in (1, 2, 3)]
+    best, last = (found.state(f"checkpoint_{name}.pt")["extra_state"] for name in ("best", "last"))
+    assert best["val_loss"] == last["best"] == 1.0 and last["train_iterator"]["epoch"] == 1 + 6
 
 
 @pytest.mark.parametrize(
