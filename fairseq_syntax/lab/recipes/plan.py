@@ -60,22 +60,20 @@ class Plan(Layout):
 
     def _with_commands(self, stages: Sequence[Stage], runs: Sequence[Run]) -> list[Stage]:
         """Insert the recipe's own commands, each before the stages of the kind that it names."""
-        added = []
-        for name, command in self.recipe.commands.items():
-            its_runs = [run for run in runs if command.is_of(run.system)] if command.each == "run" else [None]
-            added += [self._of_command(name, command, run) for run in its_runs]
-        # A command runs after all stages of earlier kinds.
-        for number, stage in enumerate(added):
-            beside = [other for other in (*stages, *added) if stage.run is None or other.run in (None, stage.run)]
-            earlier = [other.name for other in beside if KINDS.index(other.kind) < KINDS.index(stage.kind)]
-            added[number] = replace(stage, after=tuple(earlier))
+        own = [
+            self._of_command(name, command, run)
+            for name, command in self.recipe.commands.items()
+            for run in (runs if command.each == "run" else [None])
+            if run is None or command.is_of(run.system)
+        ]
+        own = [_after_earlier_kinds(stage, [*stages, *own]) for stage in own]
         ordered: list[Stage] = []
         for stage in stages:
             # It waits for them even if its inputs do not include their outputs, which may occur inside an option.
-            first = [other for other in added if other.kind == stage.kind and other.run in (None, stage.run)]
+            first = [other for other in own if other.kind == stage.kind and other.run in (None, stage.run)]
             ordered += [other for other in first if other not in ordered]
             ordered.append(replace(stage, after=(*stage.after, *(other.name for other in first))))
-        ordered += [stage for stage in added if stage not in ordered]
+        ordered += [stage for stage in own if stage not in ordered]
         self._check_apart(ordered)
         return ordered
 
@@ -312,3 +310,10 @@ class Plan(Layout):
         commands = [one.run for one in self.recipe.commands.values() if one.before == "score"]
         score = self.recipe.score.model_dump(exclude=told, exclude_defaults=True)
         return fingerprint(str(table), score, self.recipe.baseline, *filter(None, [commands]))
+
+
+def _after_earlier_kinds(stage: Stage, others: Iterable[Stage]) -> Stage:
+    """The stage of a command, which waits for all others of its run, or of all runs, that are of earlier kinds."""
+    kind = KINDS.index(stage.kind)
+    beside = (other for other in others if stage.run is None or other.run in (None, stage.run))
+    return replace(stage, after=tuple(other.name for other in beside if KINDS.index(other.kind) < kind))

@@ -180,40 +180,54 @@ def by_system(runs: Sequence[Run]) -> str:
 
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     """For each test set, the systems' scores and gains in the recipe's first metric, and their significance."""
-    recipe, first = plan.recipe, results.reports[scored[0]]
-    baseline = plan.baseline_of(scored[0])
-    metric = first_metric(plan, first)
-    several = len(recipe.seeds) > 1
-    header = ["system", *(["seeds"] if several else [])]
+    recipe, several = plan.recipe, len(plan.recipe.seeds) > 1
+    metric = first_metric(plan, results.reports[scored[0]])
+    header = ["system"]
+    header += ["seeds"] if several else []
     for table in scored:
         header += [f"{metric}, {table.test}", "gain", "significant"]
     header += ["mean of the tests"] if recipe.score.mean else []
-    rows = []
-    for name in recipe.systems:
-        entries = [_entry(results.reports[table], name) for table in scored]
-        if not any(entries):
-            continue
-        seeds = dict.fromkeys(str(len(entry["runs"])) for entry in entries if entry)
-        row = [name, *(["/".join(seeds)] if several else [])]
-        for table, entry in zip(scored, entries):
-            row += _cells(entry, metric, name == baseline, is_too_low(results.reports[table], metric))
-        if recipe.score.mean:
-            row.append(number(statistics.fmean(e["mean"][metric] for e in entries) if all(entries) else None))
-        rows.append(row)
-    compared = sum(row[0] != baseline for row in rows)
+    rows = [row for name in recipe.systems if (row := _row(plan, results, scored, name, metric))]
+    title = filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines, ran(plan, results)])
+    below = _below_main(plan, results, scored, metric, [row[0] for row in rows])
+    return Table(", ".join(title), header, rows, below)
+
+
+def _row(plan: Plan, results: Results, scored: Sequence[Scored], name: str, metric: str) -> list[Any]:
+    """The row of a system in the main table; empty if it has not been scored."""
+    entries = [_entry(results.reports[table], name) for table in scored]
+    if not any(entries):
+        return []
+    row: list[Any] = [name]
+    if len(plan.recipe.seeds) > 1:
+        row.append("/".join(dict.fromkeys(str(len(entry["runs"])) for entry in entries if entry)))
+    is_baseline = name == plan.baseline_of(scored[0])
+    for table, entry in zip(scored, entries):
+        row += _cells(entry, metric, is_baseline, is_too_low(results.reports[table], metric))
+    if plan.recipe.score.mean:
+        row.append(number(statistics.fmean(e["mean"][metric] for e in entries) if all(entries) else None))
+    return row
+
+
+def _below_main(
+    plan: Plan, results: Results, scored: Sequence[Scored], metric: str, systems: Sequence[str]
+) -> list[str]:
+    """The sentences below the main table: what its marks mean, and what its first metric does not show."""
+    reports = [results.reports[table] for table in scored]
+    baseline = plan.baseline_of(scored[0])
+    compared = sum(name != baseline for name in systems)
     corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
-    tested = any(system.get("tests") for table in scored for system in results.reports[table]["systems"])
-    below = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(first)}{corrected}"] if tested else []
-    if any(is_too_low(results.reports[table], metric) for table in scored):
+    below = []
+    if any(system.get("tests") for report in reports for system in report["systems"]):
+        below.append(f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(reports[0])}{corrected}")
+    if any(is_too_low(report, metric) for report in reports):
         below.append(too_low(metric))
-    below += ["± standard deviation over the seeds"] if several else []
+    if len(plan.recipe.seeds) > 1:
+        below.append("± standard deviation over the seeds")
     below += told(plan)
     below += _in_other_metrics(results, scored, metric)
     below += _of_other_length(results, scored, baseline)
-    title = ", ".join(
-        filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines, ran(plan, results)])
-    )
-    return Table(title, header, rows, below)
+    return below
 
 
 def ran(plan: Plan, results: Results) -> str:

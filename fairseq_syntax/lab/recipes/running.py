@@ -71,11 +71,13 @@ class Work:
 
     def unscored(self, runs: Collection[Run]) -> list[Run]:
         """Those of the runs that cannot be scored, because stored runs to compare them with have no translations."""
-        if all(self.kept.runs[str(run)]["outputs"] or self._is_made(run) for run in self.kept_runs):
+        have_translations = (self.kept.runs[str(run)]["outputs"] or self._is_made(run) for run in self.kept_runs)
+        if all(have_translations):
             return []
-        tables = [str(table) for table in self.plan.tables() if self._kept_report(table) is not None]
-        scored = {name for table in tables for name in self.kept.scores[table]["runs"]}
-        return [run for run in runs if str(run) not in scored]
+        # Runs are only scored together. So the stored tables stay as they are, with the runs that are in them.
+        tables = [table for table in self.plan.tables() if self._kept_report(table) is not None]
+        in_tables = {name for table in tables for name in self.kept.scores[str(table)]["runs"]}
+        return [run for run in runs if str(run) not in in_tables]
 
     def _is_kept(self, run: Run) -> bool:
         entry = self.kept.runs.get(str(run))
@@ -259,15 +261,20 @@ class Work:
 
     def _add_newer(self, kept: Kept) -> None:
         """Add what another process, or version control, has put into the file since this work began."""
-        newer, plan = Kept.read(self.kept_file), self.plan
+        newer = Kept.read(self.kept_file)
         kept.environments += [one for one in newer.environments if one not in kept.environments]
-        for entries, since, keys in (
-            (kept.runs, newer.runs, {str(run): plan.key(run) for run in plan.runs}),
-            (kept.scores, newer.scores, {str(table): plan.score_key(table) for table in plan.tables()}),
-        ):
-            for name, entry in since.items():
-                if entry["key"] == keys.get(name) and self._is_current(entry):
-                    entries.setdefault(name, entry)
+        of_runs = {str(run): self.plan.key(run) for run in self.plan.runs}
+        of_tables = {str(table): self.plan.score_key(table) for table in self.plan.tables()}
+        for name, entry in self._with_keys(newer.runs, of_runs).items():
+            kept.runs.setdefault(name, entry)
+        for name, entry in self._with_keys(newer.scores, of_tables).items():
+            kept.scores.setdefault(name, entry)
+
+    def _with_keys(self, entries: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+        """Those of stored entries that are of the recipe's current settings, whose keys are given by name."""
+        return {
+            name: entry for name, entry in entries.items() if entry["key"] == keys.get(name) and self._is_current(entry)
+        }
 
 
 def number_in(path: Path, key: str) -> float:

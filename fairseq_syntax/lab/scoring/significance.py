@@ -182,16 +182,7 @@ class Resampled:
         self.scores: dict[str, np.ndarray] = {}
         for name, whole in self.of_seeds.items() if draws else ():
             drawn = _draws(scorer, runs[name], draws, seed, subset, groups)  # [seeds, draws]
-            self.scores[name] = drawn.mean(0)
-            n = len(whole)
-            if n > 1:
-                # After subtracting the mean of n seeds, (n - 1) / n of a seed's variance remains.
-                of_sentences = float((drawn - drawn.mean(0)).var(axis=1, ddof=1).mean() * n / (n - 1))
-                variance = float(whole.var(ddof=1))
-                if variance > of_sentences:
-                    rng = np.random.default_rng([seed, *name.encode()])
-                    others = whole[rng.integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
-                    self.scores[name] += math.sqrt(1 - of_sentences / variance) * others
+            self.scores[name] = drawn.mean(0) + _effect_of_seeds(whole, drawn, [seed, *name.encode()])
 
     @classmethod
     def mean(cls, parts: Sequence[Resampled]) -> Resampled:
@@ -212,6 +203,26 @@ class Resampled:
     def difference(self, system: str, other: str) -> Difference:
         """``score(system) - score(other)``."""
         return Difference.of(self.score[system] - self.score[other], self.scores[system] - self.scores[other])
+
+
+def _effect_of_seeds(whole: np.ndarray, drawn: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+    """What the seeds add to the draws of a system beyond the sentences (:class:`Resampled`), [draws].
+
+    Args:
+        whole: the score of each seed on the data, [seeds]
+        drawn: the scores of each seed in the draws, [seeds, draws]
+        seed: of the random numbers
+    """
+    n, draws = drawn.shape
+    if n == 1:
+        return np.zeros(draws)
+    # After subtracting the mean of n seeds, (n - 1) / n of a seed's variance remains.
+    of_sentences = float((drawn - drawn.mean(0)).var(axis=1, ddof=1).mean() * n / (n - 1))
+    variance = float(whole.var(ddof=1))
+    if variance <= of_sentences:
+        return np.zeros(draws)
+    others = whole[np.random.default_rng(seed).integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
+    return math.sqrt(1 - of_sentences / variance) * others
 
 
 def _draws(
