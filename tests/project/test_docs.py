@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
 
+import browser
 import pytest
 from warm_commands import warm_commands
 
@@ -93,6 +94,30 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert fetched == []
     ldd = (tmp_path / "generated/systems/ldd.html").read_text("utf-8")
     assert "<math" in ldd and "--ldd-variant" in ldd
+    check_widths(tmp_path)
+
+
+def check_widths(site: Path) -> None:
+    """No table is cut at 1,280 pixels or more, and no page is wider than a phone; checked where there is a browser."""
+    if (program := browser.find()) is None:
+        return
+    cut = "[...document.querySelectorAll('.table-wrapper')].filter(w => w.scrollWidth > w.clientWidth + 1).length"
+    pages = ("what-syntax-gives", "which-system", "generated/options", "generated/speed", "ways", "index")
+    window = browser.Browser(program, site / "profile")
+    try:
+        for width in (1280, 1440):
+            window.send(
+                "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
+            )
+            for page in pages:
+                window.open(f"file://{site}/{page}.html")
+                assert window.run(cut) == 0, (page, width)
+        window.send("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+        for page in pages:
+            window.open(f"file://{site}/{page}.html")
+            assert window.run("document.documentElement.scrollWidth") <= 390, page
+    finally:
+        window.close()
 
 
 def blocks(page: str, language: str) -> list[str]:
