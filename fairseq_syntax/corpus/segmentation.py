@@ -141,8 +141,12 @@ class Segmenter(ABC):
 
     @property
     def cut_from(self) -> str:
-        """The origin of the words in the model's data: ``parse`` or ``text``."""
-        return self.about.get("cut_from", TEXT)
+        """The origin of the words in the model's data: ``parse`` or ``text``.
+
+        Always ``text`` for the segmentation of an imported model (``about["imported"]``): whatever it is trained on
+        further, a text has the pieces of the model's own tokenizer, also after an export.
+        """
+        return TEXT if "imported" in self.about else self.about.get("cut_from", TEXT)
 
     @property
     def note(self) -> dict[str, str]:

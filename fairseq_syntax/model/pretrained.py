@@ -13,6 +13,7 @@ mBART               target_language_token   each sentence (:mod:`.language_token
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -149,6 +150,12 @@ class StartEmbedding(nn.Embedding):
         super().__init__(table.num_embeddings, table.embedding_dim, table.padding_idx, _weight=table.weight.detach())
         self.weight = table.weight
         self._end, self._start = end, start
+
+    def beginning_with(self, start: int) -> StartEmbedding:
+        """The same table, in which ``</s>`` has the embedding of yet another symbol."""
+        other = copy.copy(self)
+        other._start = start
+        return other
 
     def forward(self, input: Tensor) -> Tensor:
         """The embeddings [..., C] of tokens [...] int64."""

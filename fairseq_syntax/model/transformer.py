@@ -6,6 +6,7 @@ combination of systems needs no new class.
 
 from __future__ import annotations
 
+import copy
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -133,6 +134,31 @@ class SyntaxTransformerModel(TransformerModel):
             decoder.output_projection = with_bias(decoder.output_projection)
         return _with_positions(decoder, pretrained)
 
+    def with_languages(self, tokens: Mapping[str, str], source: Any, target: Any) -> SyntaxTransformerModel:
+        """A model with the same parameters that translates between other languages.
+
+        Args:
+            tokens: the options that name them (``source_language_token``, ``target_language_token``), as far as they
+                change
+            source, target: the dictionaries
+
+        Raises:
+            SyntaxDataError: a dictionary does not have a token
+        """
+        other = _copied(self)
+        if token := tokens.get("source_language_token"):
+            other.encoder, language = _copied(self.encoder), copy.copy(self.encoder.language)
+            language.token = token_id(source, token, "source_language_token")
+            other.encoder.language = language
+        if token := tokens.get("target_language_token"):
+            number = token_id(target, token, "target_language_token")
+            other.decoder = _copied(self.decoder)
+            if isinstance(self.decoder, LanguageDecoder):
+                other.decoder.target_language = number
+            else:
+                other.decoder.embed_tokens = self.decoder.embed_tokens.beginning_with(number)
+        return other
+
     @property
     def _decoder_systems(self) -> Mapping[str, Any]:
         return getattr(self.decoder, "systems", {})  # fairseq's own has none
@@ -188,6 +214,13 @@ class SyntaxTransformerModel(TransformerModel):
             **options,
         )
         return logits, {**extra, "encoder_step": encoder_out["step"]}
+
+
+def _copied(module: nn.Module) -> Any:
+    """A module with the same submodules, which can be replaced in the copy."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other
 
 
 def _with_positions(side: Any, pretrained: PretrainedConfig) -> Any:

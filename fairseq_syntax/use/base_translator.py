@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -118,8 +119,10 @@ class BaseTranslator(ABC):
         task: the task of the models, with dictionaries and segmentation
         nbest: the number of translations per sentence
         batch_size: the maximum number of sentences in a batch
+        languages: of an imported multilingual model, the language token of each language; empty for others
     """
 
+    languages: Mapping[str, str] = MappingProxyType({})
     models: list[Any]
     task: Any
     beam: int
@@ -151,6 +154,22 @@ class BaseTranslator(ABC):
         other.batch_size = generation.pop("batch_size", self.batch_size)
         other._set_search({**self._generation, **generation})
         return other
+
+    def with_languages(self: Translating, source_name: str = "", target_name: str = "") -> Translating:
+        """A translator with the same parameters that translates between other languages of a multilingual model.
+
+        .. code-block:: python
+
+            french = translator.with_languages(target_name="fra_Latn")
+
+        Args:
+            source_name, target_name: the languages, as the model names them; empty for those of the import
+
+        Raises:
+            SyntaxDataError: the model is not multilingual, or does not know a language
+        """
+        message = "the model is not multilingual"
+        raise SyntaxDataError(message, option="--source-name, --target-name", hint="drop it")
 
     @abstractmethod
     def _about(self) -> list[str]:

@@ -18,7 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError, imports_of
 from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.text_input import EncodedLine, TextInput
 from fairseq_syntax.use.base_translator import BaseTranslator, LoadOptions, Translation, search_options
-from fairseq_syntax.use.exported import Exported, factored
+from fairseq_syntax.use.exported import Exported, factored, target_prefix, with_source_language
 from fairseq_syntax.use.exported_task import ExportedTask
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class CTranslate2Translator(BaseTranslator):
         self.models: list[Any] = []  # no PyTorch modules
         self.task = task
         self.exported = exported
+        self._prefix = target_prefix(exported.language_tokens)  # what the decoder reads after the start
         self.batch_size = batch_size
         self._set_search(generation)
         self._input = TextInput(self.task, parser, exported.source_tag)
@@ -99,8 +100,10 @@ class CTranslate2Translator(BaseTranslator):
             register(how.user_dir)
         of_task = how.of_task
         exported = Exported.load(folder, how.data)
-        if how.source_name or how.target_name:  # an error: such a model is not exported to CTranslate2
-            exported.language_options(how.source_name, how.target_name)
+        if how.source_name or how.target_name:
+            message = "a model that was exported to CTranslate2 translates one pair of languages"
+            hint = "import the model with these languages, and export it again"
+            raise SyntaxDataError(message, path=folder, option="--source-name, --target-name", hint=hint)
         task = ExportedTask(folder, exported, missing_parse=how.missing_parse, **of_task)
         return cls(folder, exported, task, parser=how.parser, device=how.device, **options)
 
@@ -111,6 +114,8 @@ class CTranslate2Translator(BaseTranslator):
         options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
         # Do not truncate the input, and never produce padding, as in fairseq.
         self._options = {"max_input_length": 0, "suppress_sequences": [["<blank>"]], **options}
+        # CTranslate2 counts the prefix in lengths.
+        self._options["min_decoding_length"] = options.get("min_decoding_length", 1) + len(self._prefix)
 
     def max_positions(self) -> tuple[int, int]:
         """See the base class."""
@@ -143,7 +148,8 @@ class CTranslate2Translator(BaseTranslator):
                 batch = [k for k in batch if k not in unwanted]
                 results = self._model.translate_batch(
                     [tokens[k] for k in batch],
-                    max_decoding_length=limit,
+                    target_prefix=self._prefixes(len(batch)),
+                    max_decoding_length=limit + len(self._prefix),
                     return_scores=True,
                     return_attention=alignments,
                     return_end_token=alignments,
@@ -170,9 +176,25 @@ class CTranslate2Translator(BaseTranslator):
         precedes that step, so all hypotheses of a sentence have that of greedy search.
         """
         results = self._model.translate_batch(
-            tokens, max_input_length=0, beam_size=1, max_decoding_length=1, return_attention=True, return_end_token=True
+            tokens,
+            target_prefix=self._prefixes(len(tokens)),
+            max_input_length=0,
+            beam_size=1,
+            max_decoding_length=1 + len(self._prefix),
+            return_attention=True,
+            return_end_token=True,
         )
         return (result.attention[0][0] for result in results)
+
+    def _columns(self, count: int) -> slice:
+        """The columns of pieces in an attention over them and the source's language token."""
+        tokens = self.exported.language_tokens
+        first = 1 if tokens.get("source_language_token") and not tokens.get("source_language_last") else 0
+        return slice(first, first + count)
+
+    def _prefixes(self, count: int) -> list[list[str]] | None:
+        """What the decoder reads before each of some translations; None for nothing."""
+        return [self._prefix] * count if self._prefix else None
 
     def _of_result(
         self,
@@ -188,17 +210,24 @@ class CTranslate2Translator(BaseTranslator):
             first_step: the attention of the first step, if it is not that of the result
         """
         hypotheses = []
+        begin = len(self._prefix)
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
+            pieces = pieces[begin:]
             if source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]:
                 pieces = pieces[:-1]
             count, alignment = len(pieces), None
+            # CTranslate2 divides by the length with the prefix, which costs nothing.
+            length = count + (count < limit)
+            score *= ((length + begin) / length) ** self._generation.get("lenpen", 1.0)
             if source is not None:
                 # One row per step; the step that reads a piece follows the one that generates it.
-                first = self.exported.alignment_shift
+                first = begin + self.exported.alignment_shift
                 attention = result.attention[rank]
                 if first_step is not None:
                     attention[0] = first_step
-                weights = np.array(attention, dtype=np.float32)[first : first + count]
+                weights = np.array(attention, dtype=np.float32)[
+                    first : first + count, self._columns(len(source.pieces))
+                ]
                 # If the search ends at the length limit, no step reads the last piece, so it has no attention.
                 weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
                 alignment = align(weights, source, spell(pieces, self._decode))
@@ -210,7 +239,7 @@ class CTranslate2Translator(BaseTranslator):
         """The pieces of a line, with source factors if the model reads them."""
         pieces = [self.task.source_dictionary[i] for i in encoded.tokens.tolist()[:-1]]
         if not (columns := self.exported.factors):
-            return pieces
+            return with_source_language(pieces, self.exported.language_tokens)
         assert encoded.parse is not None  # these models need parses
         labels = self.task.labels("source")
         stored = to_stored(encoded.parse, LabelInventory(labels, frozen=True))

@@ -14,6 +14,7 @@ from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
 from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.model.pretrained import OF_LANGUAGES
 from fairseq_syntax.runtime.files import read_bytes
 from fairseq_syntax.use import to_ctranslate2, to_transformers
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported, new_folder
@@ -81,6 +82,7 @@ def export(
             loaded.head.shift,
             int(longest[0]),
             int(longest[1]),
+            language_tokens={n: v for n, v in loaded.pretrained.items() if n in OF_LANGUAGES and kind == "ctranslate2"},
         )
         if kind != "transformers":  # transformers has its own names for these files
             _copy_data(task, folder, bool(factors))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,6 +45,8 @@ class Exported:
         languages: of an imported multilingual model, the language token of each language
         source_name, target_name: likewise, the languages between which it translates, as the model names them
         search: of an imported model, the options of its own search, in fairseq's names
+        language_tokens: the model's options that name its language tokens; CTranslate2 only, since other models add
+            the tokens themselves
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Exported:
     source_name: str = ""
     target_name: str = ""
     search: dict[str, Any] = field(default_factory=dict)
+    language_tokens: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Entry] = field(default_factory=dict)
     format: int = FORMAT_VERSION
 
@@ -153,3 +156,20 @@ def new_folder(output: str | os.PathLike[str]) -> Iterator[Path]:
 def factored(pieces: Sequence[str], factors: Sequence[Sequence[str]]) -> list[str]:
     """Join T pieces with their factors, T labels for each column, in CTranslate2's format."""
     return [FACTOR_MARK.join(parts) for parts in zip(pieces, *factors)]
+
+
+def with_source_language(pieces: Sequence[str], tokens: Mapping[str, Any]) -> list[str]:
+    """The pieces of a sentence as CTranslate2 reads them, with the language token among the model's options, if any.
+
+    CTranslate2 adds ``</s>`` itself, except for a model whose language token follows it.
+    """
+    token = tokens.get("source_language_token")
+    if not token:
+        return list(pieces)
+    return [*pieces, "</s>", token] if tokens.get("source_language_last") else [token, *pieces]
+
+
+def target_prefix(tokens: Mapping[str, Any]) -> list[str]:
+    """What CTranslate2's decoder reads after the start: the language token among the model's options, if any."""
+    token = tokens.get("target_language_token")
+    return [token] if token and not tokens.get("target_language_first") else []

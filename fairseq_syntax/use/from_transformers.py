@@ -341,7 +341,10 @@ def _search(folder: PretrainedFolder) -> dict[str, Any]:
 def _ids(folder: PretrainedFolder) -> tuple[int, int, int]:
     """The ids of padding, ``</s>`` and the symbol with which the decoder begins."""
     start = folder.generation.get("decoder_start_token_id")
-    return folder.value("pad_token_id"), folder.value("eos_token_id"), -1 if start is None else start
+    ids = {name: folder.value(name) for name in ("pad_token_id", "eos_token_id")}
+    if wrong := [name for name, i in ids.items() if not isinstance(i, int) or isinstance(i, bool) or i < 0]:
+        raise SyntaxDataError(f"{wrong[0]} is not the number of a symbol", path=folder.path / "config.json")
+    return *ids.values(), -1 if start is None else start
 
 
 def _start(folder: PretrainedFolder, vocabulary: Vocabulary, options: dict[str, Any]) -> None:

@@ -87,9 +87,9 @@ class PretrainedFolder:
 
     def value(self, name: str, default: Any = None) -> Any:
         """An entry of ``config.json``. Raises SyntaxDataError if it is missing and has no default."""
-        if name not in self.config and default is None:
+        value = self.config.get(name)
+        if value is None and default is None:
             raise SyntaxDataError(f"has no {name}", path=self.path / "config.json", hint=_INCOMPLETE)
-        value = self.config.get(name, default)
         return default if value is None else value
 
     def vocabulary(self, name: str) -> dict[str, int]:

@@ -109,7 +109,7 @@ def import_model(
                 dictionary.add_symbol(symbol)
             dictionary.save(dictionary_path(part, lang))
             segmenter = pretrained.segmenters[side]
-            segmenter.about["language"] = lang
+            segmenter.about |= {"language": lang, "imported": pretrained.family}
             segmenter.save(part / f"segmentation.{lang}")
         task = setup_task(data=os.fspath(part), source_lang=langs["source"], target_lang=langs["target"])
         args = Namespace(**pretrained.options)

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError, imports_of
-from fairseq_syntax.model.options import option_name
-from fairseq_syntax.model.pretrained import OF_LANGUAGES
+from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
-from fairseq_syntax.use.exported import FACTOR_MARK, factored
+from fairseq_syntax.use.exported import FACTOR_MARK, factored, target_prefix, with_source_language
 from fairseq_syntax.use.plain import DISTIL, TrainedModel, acting_parts, check_equal, plain_options
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
@@ -37,9 +36,6 @@ def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -
     embedding, columns = _label_embedding(loaded.model), []
     if embedding is None:
         model, options = loaded.plain(pretrained=True)
-        if tokens := [name for name in OF_LANGUAGES if loaded.pretrained.get(name)]:
-            message = f"language tokens ({', '.join(map(option_name, tokens))}) have no counterpart in this export"
-            raise SyntaxDataError(message, hint="translate with the checkpoint")
     else:
         model, options = loaded.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
@@ -107,9 +103,9 @@ def _specification(
             spec.register_source_vocabulary([*task.labels("source")[column], "<blank>", "<s>", "</s>"])
     spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
     # fairseq begins translations and ends sources with </s>; Marian begins with padding's embedding.
-    start = loaded.pretrained.get("decoder_start_token")
+    start = PretrainedConfig(**loaded.pretrained).start_token
     spec.config.decoder_start_token = "<blank>" if start == "<pad>" else start or spec.config.eos_token
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = not loaded.pretrained.get("source_language_last")
     return spec
 
 
@@ -143,8 +139,10 @@ def _check_scores(loaded: TrainedModel, folder: Path, columns: list[str]) -> Non
         for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
             factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]
             # Without padding and </s>, which CTranslate2 adds on both sides.
-            sources.append(factored([source[i] for i in row[-1 - length : -1].tolist()], factors))
-        results = translator.score_batch(sources, [[target[i] for i in row[:-1].tolist()] for row in targets])
-        return torch.tensor([result.log_probs for result in results])
+            pieces = factored([source[i] for i in row[-1 - length : -1].tolist()], factors)
+            sources.append(with_source_language(pieces, loaded.pretrained))
+        prefix = target_prefix(loaded.pretrained)
+        given = [prefix + [target[i] for i in row[:-1].tolist()] for row in targets]
+        return torch.tensor([result.log_probs[len(prefix) :] for result in translator.score_batch(sources, given)])
 
     check_equal(loaded.model, scores_of, task, "CTranslate2", columns)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,6 +74,7 @@ class Translator(BaseTranslator):
     """
 
     _input: InteractiveInput
+    _exported: Exported | None = None
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class Translator(BaseTranslator):
             return CTranslate2Translator.load(folder, how, **options)
         overrides = how.of_task
         paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
-        task = None
+        task, exported = None, None
         if (source_name or target_name) and not all(map(os.path.isdir, paths)):
             message = "applies to a folder that fairseq-syntax import wrote"
             raise SyntaxDataError(message, option="--source-name, --target-name")
@@ -178,7 +180,22 @@ class Translator(BaseTranslator):
         task.cfg.missing_parse, task.cfg.search_rules = missing_parse, search_rules
         if "alignment_heads" not in options:  # not read if the caller chooses the heads, so a damaged file does no harm
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
-        return cls(models, task, parser=parser, **options)
+        translator = cls(models, task, parser=parser, **options)
+        translator._exported = exported
+        translator.languages = exported.languages if exported is not None else {}
+        return translator
+
+    def with_languages(self, source_name: str = "", target_name: str = "") -> Translator:
+        """See the base class."""
+        if not self.languages or self._exported is None:
+            return super().with_languages(source_name, target_name)
+        tokens = self._exported.language_options(source_name, target_name)
+        dictionaries = self.task.source_dictionary, self.task.target_dictionary
+        other = copy.copy(self)
+        other.models = [model.with_languages(tokens, *dictionaries) for model in self.models]
+        other._aligner = Aligner(other.models, self._aligner.heads)
+        other._set_search(self._generation)
+        return other
 
     def _set_search(self, generation: dict[str, Any]) -> None:
         self._generation = search_options(generation, SEARCH_OPTIONS, "fairseq", self.batch_size)

@@ -6,15 +6,16 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import uvicorn
 
 from fairseq_syntax.use.serving.app import create_app
-from fairseq_syntax.use.serving.served_models import Source
+from fairseq_syntax.use.serving.served_models import ServedModel, Source
 from fairseq_syntax.use.serving.server import prepared
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation
@@ -68,6 +69,7 @@ class StandIn:
     name, source_lang, target_lang, systems = "stand-in", "en", "de", ()
     needs: frozenset[str] = frozenset()
     parsed_with, shows_attention = None, True
+    languages: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, wait: bool = False) -> None:
         self.go, self.began, self.batches, self.steps = threading.Event(), threading.Event(), [], 0
@@ -80,10 +82,19 @@ class StandIn:
     def relations(self) -> list[str]:
         return []
 
+    def check_languages(self, *names: str) -> None:
+        ServedModel.check_languages(self, *names)  # type: ignore[arg-type]
+
     def translations(
-        self, sentences: list[Any], beam: int, alignments: bool = False, on_step: Any = list, nested: bool = False
+        self,
+        sentences: list[Any],
+        beam: int,
+        alignments: bool = False,
+        on_step: Any = list,
+        nested: bool = False,
+        languages: tuple[str, str] = ("", ""),
     ) -> list[list[Translation]]:
-        """Steps until it may go."""
+        """Steps until it may go; the translation ends with the names of other languages than its own."""
         self.began.set()
         while not self.go.wait(0.01):
             on_step()
@@ -91,7 +102,8 @@ class StandIn:
         self.batches.append(list(sentences))
         if any("bad" in sentence for sentence in sentences):
             raise ZeroDivisionError("a defect")
-        return [[Translation(sentence[::-1], [sentence[::-1]], -0.5)] * beam for sentence in sentences]
+        said = [sentence[::-1] + ">".join(filter(None, languages)) for sentence in sentences]
+        return [[Translation(text, [text], -0.5)] * beam for text in said]
 
 
 def stand_in_service(wait: bool = False, **options: Any) -> tuple[StandIn, Service]:

@@ -26,6 +26,7 @@ SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}  # of the fa
 END = {
     "marian": 4.0,
     "separate": 4.5,
+    "tags": 4.0,
     "m2m100": 13.0,
     "nllb": 16.0,
     "legacy": 16.0,
@@ -83,13 +84,18 @@ def save(model: Any, folder: Path, **search: Any) -> None:
 
 
 def marian(folder: Path) -> None:
-    """Marian (OPUS-MT): ``</s>`` and ``<unk>`` first, and last ``<pad>``, which begins translations."""
+    """Marian (OPUS-MT): ``</s>`` and ``<unk>`` first, and last ``<pad>``, which begins translations.
+
+    ``separate``: two vocabularies; ``tags``: two target languages, which a tag before the source chooses.
+    """
     hf = import_transformers()
     separate = folder.name == "separate"
     sides = [pieces(folder / f"{side}.spm", size=size) for side, size in (("source", 120), ("target", 100))]
     source, target = sides
     # Both sides must have the same id of <pad>.
     vocabularies = [source[: len(target)], target] if separate else [list(dict.fromkeys(source + target))]
+    if folder.name == "tags":
+        vocabularies[0] += [">>deu<<", ">>fra<<"]
     names = ["vocab.json", "target_vocab.json"]
     for name, symbols in zip(names, vocabularies):
         numbered = {symbol: i for i, symbol in enumerate(["</s>", "<unk>", *symbols, "<pad>"])}
@@ -190,6 +196,7 @@ def fsmt(folder: Path) -> None:
 FAMILIES: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "separate": marian,
+    "tags": marian,
     "m2m100": m2m100,
     "nllb": nllb,
     "legacy": nllb,

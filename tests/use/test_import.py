@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 from pathlib import Path
 
 import binarized
@@ -17,12 +18,13 @@ from data_errors import data_error
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_syntax.cli.command import check_line
-from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter
 from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
 from fairseq_syntax.lab.recipes.start import first_recipe
+from fairseq_syntax.use import importing
 from fairseq_syntax.use.export import export, load_exported_folder
 from fairseq_syntax.use.exported import CHECKPOINT, Exported
 from fairseq_syntax.use.from_transformers import read_pretrained
@@ -33,7 +35,7 @@ from fairseq_syntax.use.translator import Translator
 pytestmark = pytest.mark.slow
 COUNT = int(os.environ.get("SENTENCES", "60"))
 # The languages of files, where they are not those of the folder's tokenizer, and the model's names of them.
-LANGS = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en", "de")}
+LANGS = {"tags": ("en", "deu"), "m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en", "de")}
 CHAIN = "fairseq_syntax.corpus.parsing.chain"  # a parser that needs no models
 families = pytest.mark.parametrize("family", tiny_pretrained.FAMILIES)
 
@@ -129,7 +131,8 @@ def test_beams_are_those_of_generate(theirs, imported, family):
 def test_text_is_translated_as_by_transformers(theirs, imported, family):
     lines = tiny_pretrained.text()[:20]
     tokenizer = import_transformers().AutoTokenizer.from_pretrained(theirs / family)
-    batch, model = tokenizer(lines, return_tensors="pt", padding=True), model_of(theirs / family)
+    given = [f">>deu<< {line}" for line in lines] if family == "tags" else lines
+    batch, model = tokenizer(given, return_tensors="pt", padding=True), model_of(theirs / family)
     end = model.config.eos_token_id
     out = model.generate(**batch, bad_words_ids=[[model.config.pad_token_id]], forced_eos_token_id=end)
     search = Exported.load(imported / family).search
@@ -141,11 +144,10 @@ def test_text_is_translated_as_by_transformers(theirs, imported, family):
     assert [" ".join(one.text.split()) for one in translator.translate(lines)] == expected
 
 
-@pytest.mark.parametrize("family", ["marian", "separate"])
+@pytest.mark.parametrize("family", ["marian", "separate", "tags"])
 def test_there_and_back(theirs, imported, tmp_path, family):
     from safetensors.torch import load_file
 
-    pytest.importorskip("ctranslate2")
     export(load_exported_folder(imported / family / CHECKPOINT), "transformers", tmp_path / "back")
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs / family, tmp_path / "back"))
     assert before.keys() == after.keys()
@@ -153,9 +155,29 @@ def test_there_and_back(theirs, imported, tmp_path, family):
     for name in ("vocab.json", "target_vocab.json"):
         if (path := theirs / family / name).exists():
             assert json.loads(path.read_text()) == json.loads((tmp_path / "back" / name).read_text())
-    export(load_exported_folder(imported / family / CHECKPOINT), "ctranslate2", tmp_path / "ct2")  # compares the scores
     with data_error("positions-from-zero"):
         export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
+
+
+@families
+def test_ctranslate2_translates_as_the_checkpoint(imported, tmp_path, family):
+    """Language tokens included: they cost nothing, are in no limit of length, and no word is aligned with them."""
+    pytest.importorskip("ctranslate2")
+    export(load_exported_folder(imported / family / CHECKPOINT), "ctranslate2", tmp_path / "ct2")
+    lines = [*tiny_pretrained.text()[:12], "", "a"]
+    # Greedily, since CTranslate2 ends a beam search by rules of its own.
+    ours, theirs = (
+        Translator.load(f, device="cpu", beam=1, max_len_b=20) for f in (imported / family, tmp_path / "ct2")
+    )
+    one, other = (translator.translate(lines, alignments=True) for translator in (ours, theirs))
+    assert [t.pieces for t in one] == [t.pieces for t in other]
+    assert [t.alignment for t in one] == [t.alignment for t in other]
+    # The mean is over the pieces and </s>. (It is not ours: CTranslate2 leaves <pad> out before the softmax.)
+    sums = theirs.with_search(lenpen=0.0).translate(lines)
+    ended = [
+        (mean.score * (len(mean.pieces) + 1), of.score) for mean, of in zip(other, sums) if mean.pieces and not of.cut
+    ]
+    assert ended and all(a == pytest.approx(b, abs=1e-4) for a, b in ended)
 
 
 def test_a_marian_model_that_was_trained_further_is_exported(imported, tmp_path):
@@ -187,25 +209,29 @@ def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     assert ids[0] == ids[1]
 
 
-@pytest.fixture(scope="module")
-def data(imported, tmp_path_factory) -> Path:
-    """A parsed corpus, segmented and binarized by the segmentation and the dictionaries of the Marian model."""
-    folder, model = tmp_path_factory.mktemp("data"), imported / "marian"
+def binarized_for(model: Path, folder: Path, source: str, target: str) -> Path:
+    """A parsed corpus, segmented and binarized by the segmentation and the dictionaries of an imported model."""
     for split, count, seed in (("train", 40, 1), ("valid", 8, 2)):
         lines = binarized.sentences(count, seed)
-        (folder / f"{split}.en.conllu").write_text(binarized.conllu(lines, arcs=False), encoding="utf-8")
+        (folder / f"{split}.{source}.conllu").write_text(binarized.conllu(lines, arcs=False), encoding="utf-8")
         german = (" ".join(binarized.DE[word] for word in line.split()) for line in lines)
-        (folder / f"{split}.de").write_text("\n".join(german) + "\n", encoding="utf-8")
-    for lang, ending in (("en", "en.conllu"), ("de", "de")):
+        (folder / f"{split}.{target}").write_text("\n".join(german) + "\n", encoding="utf-8")
+    for lang, ending in ((source, f"{source}.conllu"), (target, target)):
         inputs = [folder / f"{split}.{ending}" for split in ("train", "valid")]
         cut = ["--model", model / f"segmentation.{lang}.json", "--output", folder / "pieces"]
         assert toy_data.syntax_command("segment", "--lang", lang, "--input", *inputs, *cut) == 0
     toy_data.fairseq(
-        "preprocess", "--task", "syntax_translation", "-s", "en", "-t", "de", "--destdir", folder / "bin",
+        "preprocess", "--task", "syntax_translation", "-s", source, "-t", target, "--destdir", folder / "bin",
         "--trainpref", folder / "pieces" / "train", "--validpref", folder / "pieces" / "valid",
-        "--srcdict", model / "dict.en.txt", "--tgtdict", model / "dict.de.txt",
+        "--srcdict", model / f"dict.{source}.txt", "--tgtdict", model / f"dict.{target}.txt",
     )  # fmt: skip
     return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def data(imported, tmp_path_factory) -> Path:
+    """A parsed corpus for the Marian model."""
+    return binarized_for(imported / "marian", tmp_path_factory.mktemp("data"), "en", "de")
 
 
 SYSTEMS = {
@@ -240,6 +266,92 @@ def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system)
     assert all(
         t.pieces is not None for t in Translator.load(tmp_path / "checkpoint_last.pt", device="cpu").translate(parses)
     )
+
+
+@pytest.mark.parametrize("system", ["", "supervised_heads", "pascal"])
+def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
+    """Trained on the words of a parse, a model that needs none translates text as before, and so do its exports."""
+    pytest.importorskip("ctranslate2")
+    model, text = imported / "marian", tiny_pretrained.text()[:20]
+    text[0] = "cat), dog..."
+    toy_data.fairseq(
+        "train", data, "--task", "syntax_translation", *(model / OPTIONS).read_text().split(),
+        *(["--encoder-syntax", system] if system else []), "--criterion", "chunked_cross_entropy",
+        "--finetune-from-model", model / CHECKPOINT, "--save-dir", tmp_path, "--cpu", "--optimizer", "adam",
+        "--lr", "0.001", "--max-tokens", "400", "--max-update", "4", "--disable-validation", "--label-smoothing", "0.1",
+    )  # fmt: skip
+    trained = tmp_path / "checkpoint_last.pt"
+    if system == "pascal":
+        with data_error("pascal reads the parse of each sentence"):
+            export(load_exported_folder(trained), "transformers", tmp_path / "out")
+        return
+    for kind in ("transformers", "ctranslate2"):
+        export(load_exported_folder(trained), kind, tmp_path / kind)
+    ours = [Translator.load(path, device="cpu", beam=1, max_len_b=20) for path in (trained, tmp_path / "ctranslate2")]
+    one, other = ([t.text for t in translator.translate(text)] for translator in ours)
+    tokenizer = import_transformers().AutoTokenizer.from_pretrained(tmp_path / "transformers")
+    # fairseq's limit is without </s>, and the decoder's first symbol counts too.
+    out = model_of(tmp_path / "transformers").generate(
+        **tokenizer(text, return_tensors="pt", padding=True), num_beams=1, max_new_tokens=21
+    )
+    assert one == other == tokenizer.batch_decode(out, skip_special_tokens=True) and len(set(one)) > 3
+
+
+@pytest.mark.parametrize("family", ["tags", "m2m100", "legacy", "mbart"])
+def test_language_tokens_stay_out_of_all_commands(imported, tmp_path, family):
+    """fairseq's own commands and ours: no token is in an output, a prefix, a constraint, a tree or an alignment."""
+    model, (source, target) = imported / family, LANGS.get(family, ("en", "de"))
+    if family in ("legacy", "mbart"):
+        source, target = {"legacy": ("eng_Latn", "deu_Latn"), "mbart": ("en_XX", "de_DE")}[family]
+    bin_, trained = binarized_for(model, tmp_path, source, target), tmp_path / "checkpoint_last.pt"
+    toy_data.fairseq(
+        "train", bin_, "--task", "syntax_translation", *(model / OPTIONS).read_text().split(), "--encoder-syntax",
+        "supervised_heads", "--finetune-from-model", model / CHECKPOINT, "--save-dir", tmp_path, "--cpu",
+        "--criterion", "chunked_cross_entropy", "--optimizer", "adam", "--lr", "0.001", "--max-tokens", "400",
+        "--max-update", "2", "--disable-validation",
+    )  # fmt: skip
+    exported = Exported.load(model)
+    names = [exported.target_name] if family == "tags" else [exported.source_name, exported.target_name]
+    of_pair = ["--task", "syntax_translation", "-s", source, "-t", target, "--path", trained, "--cpu"]
+    search = ["--beam", "2", "--max-len-b", "12", "--max-tokens", "400"]
+
+    def rows(printed: str, kind: str) -> dict[str, list[str]]:
+        found = (line.split("\t") for line in printed.splitlines() if line.startswith(f"{kind}-"))
+        return {number[2:]: rest[-1].split() for number, *rest in found}
+
+    # fairseq-generate, and with the first piece of the reference forced
+    free = rows(toy_data.fairseq("generate", bin_, *of_pair, *search, "--gen-subset", "valid"), "H")
+    parses = list(read_conllu((tmp_path / f"valid.{source}.conllu").read_text().split("\n")))
+    translator = Translator.load(trained, bin_, device="cpu", beam=2, max_len_b=12)
+    assert [t.pieces for t in translator.translate([text_of(p) for p in parses])] == [free[str(i)] for i in range(8)]
+    printed = toy_data.fairseq("generate", bin_, *of_pair, *search, "--gen-subset", "valid", "--prefix-size", "1")
+    cut, decode = (getattr(translator.task.segmenter("target"), name) for name in ("encode_text", "decode"))
+    references, forced = {i: cut(" ".join(row)) for i, row in rows(printed, "T").items()}, rows(printed, "H")
+    assert {i: row[0] for i, row in forced.items()} == {i: row[0] for i, row in references.items()}
+    # fairseq-interactive, with a piece that must occur
+    wanted = max(references["0"], key=len)
+    (tmp_path / "lines").write_text(f"{text_of(parses[0])}\t{decode([wanted])}\n")
+    printed = toy_data.fairseq("interactive", bin_, *of_pair, *search, "--constraints", "--input", tmp_path / "lines")
+    constrained = rows(printed, "H")
+    assert wanted in constrained["0"]
+    # Later on, a random model may produce any symbol.
+    first = {row[0] for found in (free, forced, constrained) for row in found.values()}
+    assert not {source, target, *(exported.languages[name] for name in names)} & first
+    # Alignments and trees are of words.
+    for alignment, parse in zip(translator.align(parses, [decode(r) for r in references.values()]), parses):
+        assert {i for i, _ in alignment.links} <= {*range(len(parse.tokens))} and alignment.links
+    files = ["--input", tmp_path / f"valid.{source}.conllu", "--output", tmp_path / "trees.conllu"]
+    assert toy_data.syntax_command("tree", trained, "--data", bin_, *files, "--device", "cpu") == 0
+    trees = list(read_conllu((tmp_path / "trees.conllu").read_text().split("\n")))
+    assert [len(t.words) for t in trees] == [len(p.words) for p in parses]
+    # contrast: the model's own translations are better than others
+    better = [" ".join(t.text.split()) or "x" for t in translator.translate([text_of(p) for p in parses])]
+    (tmp_path / "set.tsv").write_text(
+        "source\tcorrect\tincorrect\tcategory\tdistance\n"
+        + "".join(f"{text_of(p)}\t{one}\tzu {one} zu\tadded\t1\n" for p, one in zip(parses, better))
+    )
+    given = [f"it={trained}", "--data", bin_, "--set", tmp_path / "set.tsv", "--device", "cpu"]
+    assert toy_data.syntax_command("contrast", *given) == 0
 
 
 def test_init_writes_a_recipe_that_starts_from_it(imported, tmp_path, monkeypatch):
@@ -327,6 +439,57 @@ def test_what_cannot_be_imported_says_why(theirs, tmp_path, monkeypatch, what):
     with data_error(named):
         import_model(folder, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} - {"out.export.lock"} == {"broken"}
+
+
+def each(folder: Path, change, *patterns: str) -> None:
+    """Change every file that fits a pattern."""
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
+        change(path)
+
+
+SYMBOLS = ("vocab_size", "src_vocab_size", "decoder_vocab_size")
+SEGMENTATIONS = ("*.spm", "*.model", "merges.txt")
+VOCABULARIES = ("*vocab*.json", "tokenizer.json")
+OF_ALL = {name: BROKEN[name] for name in BROKEN if "vocabulary" not in name and name != "another segmentation"} | {
+    "no padding": (lambda f: change_config(f, pad_token_id=None), "pad_token_id"),
+    "padding of another kind": (lambda f: change_config(f, pad_token_id="<pad>"), "pad_token_id"),
+    "sizes that are text": (lambda f: change_config(f, d_model="big"), "config.json"),
+    "another width": (lambda f: change_config(f, d_model=64), "config.json asks for"),
+    "more symbols in the configuration": (lambda f: change_config(f, **dict.fromkeys(SYMBOLS, 5000)), "5000"),
+    "fewer symbols in the configuration": (lambda f: change_config(f, **dict.fromkeys(SYMBOLS, 50)), "50"),
+    "segmentation of no kind": (lambda f: each(f, lambda p: p.write_bytes(b"a"), *SEGMENTATIONS), ""),
+    "no segmentation": (lambda f: each(f, Path.unlink, *SEGMENTATIONS), "no such file"),
+    "empty vocabularies": (lambda f: each(f, lambda p: p.write_text("{}"), *VOCABULARIES), ".json"),
+    "vocabularies of no kind": (lambda f: each(f, lambda p: p.write_text("[1]"), *VOCABULARIES), ".json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["separate", "tags", "m2m100", "nllb", "mbart", "mbart50", "fsmt"])
+def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
+    monkeypatch.chdir(tmp_path)
+    for damage, named in OF_ALL.values():
+        folder = Path(shutil.copytree(theirs / family, tmp_path / "broken"))
+        damage(folder)
+        with data_error(named) as caught:
+            import_model(folder, tmp_path / "out", *LANGS.get(family, ()))
+        assert "\n" not in str(caught.value)
+        shutil.rmtree(folder)
+    if family not in ("separate", "fsmt"):
+        with data_error("xx", option="--target-name"):
+            import_model(theirs / family, tmp_path / "out", "en_XX" if family == "mbart" else LANGS[family][0], "xx")
+    assert {path.name for path in tmp_path.iterdir()} <= {"out.export.lock"}
+
+
+@pytest.mark.parametrize("moment", ["write_checkpoint", "_compared", "_readme"])
+def test_a_killed_import_is_made_again(theirs, tmp_path, moment):
+    if (child := os.fork()) == 0:
+        setattr(importing, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        import_model(theirs / "marian", tmp_path / "out")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert (tmp_path / ".out.part").exists() and not (tmp_path / "out").exists()
+    assert import_model(theirs / "marian", tmp_path / "out").comparison is not None
+    assert Exported.load(tmp_path / "out") and not (tmp_path / ".out.part").exists()
 
 
 def test_weights_pickled_alone_are_read(theirs, tmp_path):

@@ -142,6 +142,26 @@ def test_varieties_of_a_language_have_models_of_their_own():
             assert len(models[model].batches) == before + 1, target
 
 
+def test_a_multilingual_model_translates_between_any_two_of_its_languages():
+    model = StandIn()
+    model.languages = {name: name for name in ("en_XX", "de_DE", "fr_XX", "zh_CN", "zh_TW")}
+    with running(Service([model], Source(None))) as server:
+        (english, *others) = server.ask("GET", "/languages")[1]
+        assert english["targets"] == ["de", "en", "fr", "zh-cn", "zh-tw"] and len(others) == 4
+        for source, target, said in (
+            ("en", "de", "ba"),
+            ("fr", "zh-TW", "bafr_XX>zh_TW"),
+            ("fr", "de", "bafr_XX>de_DE"),
+        ):
+            assert server.translate(q="ab", source=source, target=target) == (200, {"translatedText": said})
+        assert server.translate(q="ab", source="auto", target="fr")[1]["translatedText"] == "bafr_XX"
+        assert [server.translate(q="ab", source="en", target=t)[0] for t in ("zh", "it")] == [400, 400]
+        assert server.translate(q="ab", source="it", target="de")[0] == 400
+        assert server.translate(text="ab", target_name="fr_XX")[1]["translations"][0]["text"] == "bafr_XX"
+        status, answer = server.translate(text="ab", target_name="it_IT")
+        assert status == 422 and "it_IT" in answer["error"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

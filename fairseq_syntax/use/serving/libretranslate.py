@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -75,10 +76,19 @@ def languages_of(service: Service) -> list[dict[str, Any]]:
     # A variety, such as pt-br, has an entry only if its language is another model's.
     targets = sorted(code for code, model in models.items() if model != models[language_of(code)] or "-" not in code)
     names: dict[str, str] = dict(pair.split() for pair in _NAMES.split(","))
+    known = sorted(_languages(service))
+    of_all = sorted({*targets, *known})
     return [
-        {"code": code, "name": names.get(code, code), "targets": targets if code == source else []}
-        for code in dict.fromkeys((source, *targets))
+        {"code": code, "name": names.get(code, code), "targets": of_all if code in (source, *known) else []}
+        for code in dict.fromkeys((source, *targets, *known))
     ]
+
+
+def _languages(service: Service) -> dict[str, str]:
+    """The names that a multilingual default model has for its languages, by code; empty for other models."""
+    names: list[str] = [*service.models[service.default].languages]
+    short = Counter(map(language_of, names))
+    return {language_of(name) if short[language_of(name)] == 1 else _code(name): name for name in names}
 
 
 def _targets(service: Service) -> dict[str, str]:
@@ -150,18 +160,27 @@ async def _translated(service: Service, ask: _Ask, several: bool, deadline: floa
     """The response as JSON values; ``several``: whether ``q`` was a list."""
     if sum(map(len, ask.q)) > MOST:
         raise SyntaxDataError(f"q has more than {MOST} characters")
-    source = language_of(service.models[service.default].source_lang)
-    if ask.source != "auto" and language_of(ask.source) != source:
-        raise SyntaxDataError(f"{ask.source} is not supported")
+    default = service.models[service.default]
+    source = language_of(default.source_lang)
     targets = _targets(service)
     model = targets.get(_code(ask.target), targets.get(language_of(ask.target)))
+    # A multilingual default model translates between any two of its languages.
+    known = _languages(service)
+    names = [known.get(_code(code)) or known.get(language_of(code)) for code in (ask.source, ask.target)]
+    chosen: dict[str, str] = {}
+    if ask.source != "auto" and language_of(ask.source) != source:
+        if names[0] is None:
+            raise SyntaxDataError(f"{ask.source} is not supported")
+        model, chosen = service.default if names[1] else None, {"source_name": names[0], "target_name": names[1] or ""}
+    elif model is None and names[1] is not None:
+        model, chosen = service.default, {"target_name": names[1]}
     if model is None:
         raise SyntaxDataError(f"{ask.target} is not available as a target language from {source}")
     sentences: list[str] = []
     texts = [_apart(text, sentences, markup=ask.format == "html") for text in ask.q]
     best: list[list[str]] = [[] for _ in sentences]  # the translations of each sentence, best first
     if sentences:
-        wanted = {"text": sentences, "model": model, "nbest": ask.alternatives + 1}
+        wanted = {"text": sentences, "model": model, "nbest": ask.alternatives + 1, **chosen}
         request = validated(TranslateRequest, wanted)
         for hypothesis in (await service.translate(request, deadline)).translations:
             best[hypothesis.sentence].append(hypothesis.text)

@@ -89,6 +89,10 @@ class TranslateRequest(BaseModel):
     model: Annotated[Names, BeforeValidator(listed, json_schema_input_type=Name | Names)] | None = Field(
         None, description="a model by its name, or several; by default the first that was loaded"
     )
+    source_name: str = Field(
+        "", max_length=30, description="for an imported multilingual model: the source language, as the model names it"
+    )
+    target_name: str = Field("", max_length=30, description="likewise the target language, such as fra_Latn")
     beam: Whole = Field(BEAM, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
     nbest: Whole = Field(1, ge=1, le=MAX_BEAM, description="translations of each sentence; a narrower beam is widened")
     alignments: bool = Field(False, description="also answer which words stand for which")

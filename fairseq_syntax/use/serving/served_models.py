@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairseq_syntax.inference.search_control import OnStep
 
 logger = logging.getLogger(__name__)
+_SEARCHES = 200  # searches that are kept ready: one for each beam and pair of languages
 
 
 class ServedModel:
@@ -34,7 +35,8 @@ class ServedModel:
     def __init__(self, name: str, translator: BaseTranslator) -> None:
         self.name, self.task = name, translator.task
         self._translator, self._models = translator, translator.models
-        self._searches: dict[tuple[int, bool], BaseTranslator] = {}
+        self._searches: dict[tuple[Any, ...], BaseTranslator] = {}
+        self.languages = translator.languages
         self.needs = translator.needs
         self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
         self.systems: list[str] = []
@@ -45,6 +47,14 @@ class ServedModel:
 
             self.systems = systems_of_model(self._models[0])
         self.shows_attention = bool(self._models)  # CTranslate2 has none to show
+
+    def check_languages(self, source_name: str, target_name: str) -> None:
+        """Raise SyntaxDataError if the model does not translate between these languages (empty: its own)."""
+        if not self.languages:
+            raise SyntaxDataError(f"{self.name} is not multilingual, and translates into {self.target_lang}")
+        for name in filter(None, (source_name, target_name)):
+            if not any(code == name or code.startswith(f"{name}_") for code in self.languages):
+                raise SyntaxDataError(f"{self.name} does not know the language {name}")
 
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
@@ -69,29 +79,41 @@ class ServedModel:
         alignments: bool = False,
         on_step: OnStep | None = None,
         nested: bool = False,
+        languages: tuple[str, str] = ("", ""),
     ) -> list[list[Translation] | SyntaxDataError]:
         """Translate sentences: for each, a list of as many translations as the beam is wide, best first, or an error.
 
         Args:
             on_step: as in :meth:`.translator.Translator.translations`
             nested: whether the call comes from the ``on_step`` of another search, which continues afterwards
+            languages: as :meth:`.base_translator.BaseTranslator.with_languages` takes them
 
         Raises:
-            SyntaxDataError: a sentence lacks a part of the parse that the model needs
+            SyntaxDataError: a sentence lacks a part of the parse that the model needs; or the model does not know a
+                language
         """
-        search = self._search(beam, nested)
+        search = self._search(beam, nested, languages)
         best_first = search.translations(sentences, alignments=alignments, on_step=on_step)
         return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in best_first]
 
-    def _search(self, beam: int, nested: bool) -> BaseTranslator:
+    def _search(self, beam: int, nested: bool, languages: tuple[str, str] = ("", "")) -> BaseTranslator:
         # A translator holds the limits and the callback of its search, so a nested search needs its own.
-        if (beam, nested) not in self._searches:
+        key = beam, nested, *languages
+        if key not in self._searches:
             lengths = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
-            self._searches[beam, nested] = self._translator.with_search(beam=beam, nbest=beam, **lengths)
-        return self._searches[beam, nested]
+            of_pair = self._translator.with_languages(*languages) if any(languages) else self._translator
+            if len(self._searches) > _SEARCHES:
+                self._searches.clear()
+            self._searches[key] = of_pair.with_search(beam=beam, nbest=beam, **lengths)
+        return self._searches[key]
 
     def attention(
-        self, sentence: Sentence, beam: int, on_step: OnStep | None = None, nested: bool = False
+        self,
+        sentence: Sentence,
+        beam: int,
+        on_step: OnStep | None = None,
+        nested: bool = False,
+        languages: tuple[str, str] = ("", ""),
     ) -> dict[str, Any]:
         """The attention for the best translation of a sentence, and its parse, as in :func:`.page.exhibit_data`.
 
@@ -101,7 +123,7 @@ class ServedModel:
 
         if not self.shows_attention:
             raise ctranslate2_cannot()
-        translator = self._search(beam, nested)
+        translator = self._search(beam, nested, languages)
         source = self._translator.input()
         encoded = source.encode([sentence])
         # Tags belong to no word, and pieces of text may cross words: then all pieces are shown separately.

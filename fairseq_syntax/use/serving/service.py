@@ -94,9 +94,12 @@ class Service:
         """Parse and translate an accepted request; ``turn``: its arguments of :meth:`.batching.Stage.submit`."""
         parsed = await _all(self._parse(sentence, models, turn) for sentence in request.sentences)
         beam = max(request.beam, request.nbest)
-        keys = [("search", model, beam, request.alignments) for model in models]
+        languages = request.source_name, request.target_name
+        for name in models if any(languages) else ():
+            self.models[name].check_languages(*languages)
+        keys = [("search", model, beam, request.alignments, languages) for model in models]
         if request.attention:  # validation ensures one sentence and one model
-            keys.append(("attention", models[0], beam, False))
+            keys.append(("attention", models[0], beam, False, languages))
         results = await _all(
             asyncio.wrap_future(self._translating[key[1]].submit(s, key=key, weight=beam * _length(s), **turn))
             for key in keys
@@ -151,14 +154,14 @@ class Service:
         return self.source.parser.parse(sentences)
 
     def _translate_batch(
-        self, key: tuple[str, str, int, bool], sentences: list[Sentence], on_step: OnStep, nested: bool
+        self, key: tuple[str, str, int, bool, tuple[str, str]], sentences: list[Sentence], on_step: OnStep, nested: bool
     ) -> Sequence[Any]:
-        kind, name, beam, alignments = key
+        kind, name, beam, alignments, languages = key
         model = self.models[name]
         if kind == "attention":
-            return [model.attention(sentence, beam, on_step, nested) for sentence in sentences]
+            return [model.attention(sentence, beam, on_step, nested, languages) for sentence in sentences]
         self.metrics.translated.labels(name).observe(len(sentences))
-        return model.translations(sentences, beam, alignments, on_step, nested)
+        return model.translations(sentences, beam, alignments, on_step, nested, languages)
 
 
 async def _all(coroutines: Iterable[Any]) -> list[Any]:
