@@ -358,7 +358,7 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
         kind = about.get("kind", "")
         complete = {"model", "fingerprint"} <= about.keys()
         if not complete or about.get("format") != FORMAT_VERSION or kind not in (*SEGMENTERS, MOSES):
-            if _HUGGING_FACE in raw:
+            if "format" not in about:
                 _refuse_other_tools(raw, path)
             message = f"not a description of a segmentation model of format {FORMAT_VERSION}, which this version reads"
             raise SyntaxDataError(message, path=path, hint="segment again with this version")
@@ -413,5 +413,5 @@ def _refuse_other_tools(raw: bytes, path: str | os.PathLike[str]) -> None:
         hint = f"byte-pair codes of subword-nmt mark the ends of words (</w>); {train}"
     else:
         return
-    message = f"this is {tool}; sentencepiece models and codes of subword-nmt are read"
+    message = f"this is {tool}; sentencepiece models and codes of subword-nmt and fastBPE are read"
     raise SyntaxDataError(message, path=path, hint=hint)

@@ -73,6 +73,12 @@ class Generation:
             if getattr(args, name, False):
                 message = "applies to models that translate in several passes, which these are not"
                 raise SyntaxDataError(message, option=option_name(name))
+        beam, nbest = getattr(args, "beam", 5), getattr(args, "nbest", 1)
+        if beam < 1:
+            raise SyntaxDataError("must be at least 1", option="--beam")
+        if nbest > beam:
+            message = f"a beam of {beam} holds {beam} translations of a sentence, and not {nbest}"
+            raise SyntaxDataError(message, option="--nbest", hint=f"--beam {nbest}")
         for name, other in _NEED_ANOTHER.items():
             default = GenerationConfig.__dataclass_fields__[other].default
             value, unset = getattr(args, name, None), GenerationConfig.__dataclass_fields__[name].default

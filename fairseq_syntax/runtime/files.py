@@ -98,10 +98,15 @@ def _of_text(lines: Iterable[bytes], path: StrPath) -> Iterator[bytes]:
 
 
 def instead(path: StrPath) -> str | None:
-    """The hint for a path that does not exist: a similar name instead of its first missing part, or that part."""
+    """The hint for a path that does not exist: a similar name instead of its first missing part, or that part.
+
+    Of a link, where it leads.
+    """
     whole = missing = Path(path)
     while not missing.parent.exists():
         missing = missing.parent
+    if missing.is_symlink():
+        return f"{missing} is a link to {os.readlink(missing)}, where there is nothing"
     with suppress(OSError):  # what should be a folder is a file, or must not be read
         if closest := get_close_matches(missing.name, os.listdir(missing.parent), n=1):
             return f"did you mean {missing.with_name(closest[0])}?"

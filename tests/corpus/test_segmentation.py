@@ -330,6 +330,8 @@ CODES = "#version: 0.2\nd e\nde r</w>\nd a\nda s</w>\n"
 def test_files_of_other_tools_are_named_with_what_makes_them_readable(tmp_path):
     for name, content, said in (
         ("tokenizer.json", '{"pre_tokenizer": null, "model": {"type": "BPE"}}', "Hugging Face"),
+        ("vocab.json", '{"</s>": 0, "▁der": 1}', "a JSON file"),
+        ("tokenizer_config.json", '{"tokenizer_class": "MarianTokenizer"}', "a JSON file"),
         ("m.vocab", "<unk>\t0\n▁der\t-3.25\n", "vocabulary of sentencepiece"),
         ("merges.txt", "#version: 0.2\nd e\nde r\n", "merges"),
         ("dict.de.txt", "der 12\ndas 9\n", "dictionary"),

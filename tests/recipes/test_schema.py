@@ -364,6 +364,13 @@ def test_the_reference_is_that_of_the_models():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.keys_page()
 
 
+def test_a_character_that_yaml_has_not_is_told_with_its_line(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("name: a\nabout: b\x01\n", encoding="utf-8")
+    with data_error("U+0001", path=path, line=2):
+        load_recipe(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [

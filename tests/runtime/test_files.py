@@ -486,7 +486,10 @@ def test_files_in_linked_folders_are_found_once(tmp_path):
 def test_a_missing_file_is_told_with_what_may_have_been_meant(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.en").write_text("a\n")
+    (tmp_path / "text" / "link.en").symlink_to("gone")
     for name, hint in (
+        ("text/link.en", f"{tmp_path}/text/link.en is a link to gone, where there is nothing"),
+        ("text/link.en/a", f"{tmp_path}/text/link.en is a link to gone, where there is nothing"),
         ("text/trian.en", f"did you mean {tmp_path}/text/train.en?"),
         ("txet/train.en", f"did you mean {tmp_path}/text?"),
         ("another/train.en", f"there is no {tmp_path}/another"),

@@ -283,7 +283,8 @@ def test_every_option_of_generation_is_told():
 
 
 @pytest.mark.parametrize(
-    "name, value", {"retain_dropout_modules": "x", "diverse_beam_strength": 0.9, "lm_weight": 0.5}.items()
+    "name, value",
+    {"retain_dropout_modules": "x", "diverse_beam_strength": 0.9, "lm_weight": 0.5, "nbest": 5, "beam": 0}.items(),
 )
 def test_an_option_that_needs_another_is_refused_without_it(search, name, value):
     with pytest.raises(SyntaxDataError) as error:

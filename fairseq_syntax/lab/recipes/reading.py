@@ -103,6 +103,9 @@ def read_document(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
+    except yaml.reader.ReaderError as error:
+        line = next((n for n, row in enumerate(read_lines(path), 1) if chr(error.character) in row), None)
+        raise SyntaxDataError(f"not YAML: the character U+{error.character:04X}", path=path, line=line) from error
     if not isinstance(document.values, dict):
         raise SyntaxDataError("is not a recipe: it should be a mapping of keys such as corpus and systems", path=path)
     base_name = document.values.pop("extends", None)
