@@ -30,6 +30,7 @@ from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
 # In PyTorch's errors of what it does not load with weights_only: the function or class.
 _UNSAFE = re.compile(r"(?:GLOBAL|[Uu]nsupported class|unrecognized function) <?(?:built-in function |class ')?([\w.]+)")
+_UNREAD = re.compile(r"WeightsUnpickler error:\s*(.+)")  # after the same advice
 _STAGE = "stage"  # in extra_state
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
@@ -162,7 +163,8 @@ def load_mapped(path: str) -> dict[str, Any]:
             message = f"holds {unsafe[1]}, which is not loaded, since it may run code"
             hint = "checkpoints hold tensors, numbers and options; take one from where you trust it"
             raise SyntaxDataError(message, path=path, hint=hint) from error
-        raise SyntaxDataError(f"no checkpoint that can be read: {lines[0]}", path=path, hint=_EARLIER) from error
+        reason = unread[1] if (unread := _UNREAD.search(str(error))) else lines[0]
+        raise SyntaxDataError(f"no checkpoint that can be read: {reason}", path=path, hint=_EARLIER) from error
 
 
 def check_archive(path: str | os.PathLike[str]) -> None:

@@ -79,7 +79,7 @@ def average(paths: Sequence[StrPath], *, moving: bool = False) -> dict[str, Any]
         state = load_mapped(path)
         if "model" not in state:
             raise SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
-        if moving and "ema" not in state.get("extra_state", {}):
+        if moving and "ema" not in (state.get("extra_state") or {}):
             raise SyntaxDataError("has no moving average", path=path, hint="train with --store-ema")
         model = average_of(state) if moving else state["model"]
         if first:
@@ -90,7 +90,7 @@ def average(paths: Sequence[StrPath], *, moving: bool = False) -> dict[str, Any]
             if value.is_floating_point():
                 total[name] = total[name] + value.double() if name in total else value.double()
     mean = {n: (total[n] / len(files)).to(v.dtype) if n in total else v for n, v in model.items()}
-    rest = {name: value for name, value in state["extra_state"].items() if not name.startswith("ema")}
+    rest = {name: value for name, value in (state.get("extra_state") or {}).items() if not name.startswith("ema")}
     rest["averaged"] = [os.path.basename(path) for path in files]
     result = {**state, "model": mean, "extra_state": rest}
     result.pop("last_optimizer_state", None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from data_errors import data_error
+from data_errors import data_error, refused
 
 from fairseq_syntax.cli import main as command
 
@@ -49,6 +49,14 @@ def test_the_mean_of_parameters_and_of_moving_averages(tmp_path):
     # What fairseq leaves out of a moving average, and its version, are the model's.
     assert moving["model"]["w"].tolist() == [100 + mean, 100 - mean] and moving["model"]["version"].item() == 3
     assert moving["model"]["b"].item() == pytest.approx(1e-3 * mean, rel=1e-6) and "ema" not in moving["extra_state"]
+
+
+def test_checkpoints_without_a_record_of_their_training(tmp_path):
+    for number in (1, 3):
+        write(tmp_path / f"{number}.pt", number, extra_state=None)
+    files = [tmp_path / "1.pt", tmp_path / "3.pt"]
+    assert averaged(tmp_path, *files)["model"]["w"].tolist() == [2, -2]
+    refused(["average", *files, "--output", tmp_path / "average.pt", "--ema"], "--store-ema", path="1.pt")
 
 
 @pytest.mark.parametrize("maximize, best", [(False, 3.0), (True, 5.5)])
