@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import os
 import re
 import time
@@ -26,8 +27,9 @@ from omegaconf.nodes import AnyNode
 
 from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, start_of_stage
 
+_train_logger = logging.getLogger("fairseq_cli.train")  # whose lines --log-file has
 # In PyTorch's errors of what it does not load with weights_only: the function or class.
 _UNSAFE = re.compile(r"(?:GLOBAL|[Uu]nsupported class|unrecognized function) <?(?:built-in function |class ')?([\w.]+)")
 _UNREAD = re.compile(r"WeightsUnpickler error:\s*(.+)")  # after the same advice
@@ -101,7 +103,10 @@ def install() -> None:
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(load_mapped(PathManager.get_local_path(filename)), self.cfg.model, filename)
-        return go_on(self, filename, *args, **kwargs)
+        extra_state = go_on(self, filename, *args, **kwargs)
+        if stage := os.environ.get(STAGE_VARIABLE):
+            _train_logger.info(start_of_stage(stage, self.get_num_updates()))
+        return extra_state
 
     @functools.wraps(keep)
     def save_plugins(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:

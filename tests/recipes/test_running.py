@@ -34,8 +34,8 @@ from fairseq_syntax.lab.recipes.report import Results, page_sections, write_repo
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
-from fairseq_syntax.lab.recipes.stages import Stage, StageCommand, states
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record
+from fairseq_syntax.lab.recipes.stages import Free, Stage, StageCommand, states
+from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record, start_of_stage
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -337,6 +337,26 @@ def test_a_training_records_its_log_and_knows_its_stage(tmp_path):
     assert made.read_text().strip() == read_record(stamp)["made_from"] and stage.log_is_its_own()
     log.write_text("of another\n")
     assert not stage.log_is_its_own() and stage.is_done()
+
+
+@pytest.mark.parametrize("swapped", ["none", "another's", "gone", "of both"])
+def test_a_log_that_was_swapped_while_a_training_was_interrupted_is_not_its_own(tmp_path, swapped):
+    """The digest, taken at the end, would be that of another's figures with the rest of the training."""
+    log, made, stamp = tmp_path / "train.log", tmp_path / "model.pt", tmp_path / "stamp"
+    script = f"echo $1 | sed s/STAGE/${STAGE_VARIABLE}/ >> {log}; test -e {tmp_path}/begun || exit 1; touch {made}"
+
+    def stage(update: int) -> Stage:
+        words = ["bash", "-c", script.replace("$1", f"'{start_of_stage('STAGE', update)}'")]
+        command = StageCommand([Free(word) for word in words])
+        return Stage("train", "train a/1", (command,), (made,), stamp, log=log, resumed=(f"{tmp_path}/*.pt",))
+
+    assert Runner(tmp_path).run([stage(0)]) == ["train a/1"]
+    other, own = start_of_stage("b", 0) + "\n", log.read_text("utf-8")
+    if swapped != "none":
+        log.write_text({"another's": other, "gone": "", "of both": own + other}[swapped], "utf-8")
+    (tmp_path / "begun").touch()
+    assert Runner(tmp_path).run([stage(7)]) == []
+    assert stage(7).is_done() and stage(7).log_is_its_own() == (swapped == "none")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from data_errors import data_error
 from toy_data import fairseq, preprocess_options
 
 from fairseq_syntax.compat import checkpoints
+from fairseq_syntax.runtime import jobs
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
@@ -135,14 +136,18 @@ def test_a_recipes_training_does_not_go_on_with_the_checkpoint_of_another(toy, t
     """Of another seed, of the same architecture and data: nothing else would see it."""
     on, other = tmp_path / "on", tmp_path / "other"
     for seed, save in ((1, on), (2, other)):
-        monkeypatch.setenv(STAGE_VARIABLE, f"stage {seed}")
-        toy_data.train(toy.data, save, **SHORT, seed=seed)
+        monkeypatch.setenv(STAGE_VARIABLE, f"stage{seed}")
+        log = tmp_path / f"log{seed}"
+        toy_data.train(toy.data, save, "--log-file", log, **SHORT, seed=seed)
+        assert jobs.starts_in(log.read_text("utf-8")) == [(f"stage{seed}", 0)]
     shutil.copytree(on, tmp_path / "whole")
     shutil.copy(other / swapped, on / swapped)
-    monkeypatch.setenv(STAGE_VARIABLE, "stage 1")
+    monkeypatch.setenv(STAGE_VARIABLE, "stage1")
     with data_error(path=swapped):
         toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)
-    assert toy_data.train(toy.data, tmp_path / "whole", **{**SHORT, "max_update": 2}, seed=1)
+    log = tmp_path / "log1"
+    assert toy_data.train(toy.data, tmp_path / "whole", "--log-file", log, **{**SHORT, "max_update": 2}, seed=1)
+    assert jobs.starts_in(log.read_text("utf-8")) == [("stage1", 0), ("stage1", 1)]
     (on / swapped).write_bytes((on / swapped).read_bytes()[:1000])
     with data_error(path=swapped):
         toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)

@@ -23,7 +23,7 @@ from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
 from fairseq_syntax.plugins import VARIABLE as PLUGINS_VARIABLE
 from fairseq_syntax.runtime.digests import file_sha256, fingerprint
 from fairseq_syntax.runtime.files import files_below
-from fairseq_syntax.runtime.jobs import RecordedStep, read_record
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record, starts_in
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
 # In the order of execution. --to stops after a kind; a recipe's own commands run before the stages of a kind.
@@ -173,9 +173,18 @@ class Stage:
         return not self.missing() and self.step().record() is not None
 
     def log_is_its_own(self) -> bool:
-        """Whether its log is the one of its commands, as far as is recorded."""
-        digest = ((read_record(self.stamp) or {}).get("note") or {}).get("log")
-        return self.log is None or digest is None or (self.log.is_file() and file_sha256(self.log) == digest)
+        """Whether its log is the whole one of its commands, as far as is recorded.
+
+        What was put in its place before an interrupted training resumed does not begin at its first update.
+        """
+        record = read_record(self.stamp) or {}
+        digest = (record.get("note") or {}).get("log")
+        if self.log is None or digest is None:
+            return True
+        if not self.log.is_file() or file_sha256(self.log) != digest:
+            return False
+        starts = starts_in(self.log.read_text(encoding="utf-8", errors="replace"))  # none before version 0.2
+        return not starts or (starts[0][1] == 0 and {stage for stage, _ in starts} == {record["made_from"]})
 
     def is_stale(self) -> bool:
         """Whether its outputs, if any, were made from other inputs than the current ones; False if one is missing."""
