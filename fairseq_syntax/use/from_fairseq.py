@@ -31,8 +31,8 @@ from torch import Tensor
 from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import language_options
-from fairseq_syntax.use.from_transformers import MADE_UP, SIDES, SPECIAL, Pretrained, Vocabulary
 from fairseq_syntax.use.hugging_face import ParameterFile, Weights
+from fairseq_syntax.use.pretrained_model import MADE_UP, SIDES, SPECIAL, Pretrained, Vocabulary
 
 BART, SIMPLE = ("translation_from_pretrained_bart", "multilingual_denoising"), "translation_multi_simple_epoch"
 _DICTIONARIES = ("dict.{lang}.txt", "dict.txt", "model_dict*.txt")

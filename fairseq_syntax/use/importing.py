@@ -23,16 +23,10 @@ from fairseq_syntax.model.transformer import SyntaxTransformerModel
 from fairseq_syntax.runtime.files import read_lines
 from fairseq_syntax.use.exported import CHECKPOINT, IMPORTED, Exported, new_folder
 from fairseq_syntax.use.from_fairseq import read_fairseq
-from fairseq_syntax.use.from_transformers import (
-    MADE_UP,
-    SPECIAL,
-    UNREACHABLE,
-    Pretrained,
-    parameters,
-    read_pretrained,
-)
+from fairseq_syntax.use.from_transformers import read_pretrained
 from fairseq_syntax.use.loading import setup_task
 from fairseq_syntax.use.plain import checkpoint, plain_options, write_checkpoint
+from fairseq_syntax.use.pretrained_model import MADE_UP, SPECIAL, UNREACHABLE, Pretrained, parameters
 
 OPTIONS = "options.txt"  # those of fairseq-train that start from the model
 _CLOSE = 1e-3  # of log-probabilities in float32, as in exports

@@ -12,8 +12,9 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.runtime.files import write_json
-from fairseq_syntax.use.from_transformers import LANGUAGE, MADE_UP, UNREACHABLE
+from fairseq_syntax.use.from_transformers import LANGUAGE
 from fairseq_syntax.use.hugging_face import import_transformers
+from fairseq_syntax.use.pretrained_model import MADE_UP, UNREACHABLE
 
 _UNNAMED = MADE_UP.partition("{")[0], UNREACHABLE.partition("{")[0]
 

@@ -30,9 +30,9 @@ from fairseq_syntax.model.pretrained import PretrainedConfig
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 from fairseq_syntax.runtime.files import write_json
 from fairseq_syntax.use import to_multilingual
-from fairseq_syntax.use.from_transformers import MADE_UP, NEVER, UNREACHABLE
 from fairseq_syntax.use.hugging_face import import_transformers
 from fairseq_syntax.use.plain import DISTIL, check_equal
+from fairseq_syntax.use.pretrained_model import MADE_UP, NEVER, UNREACHABLE
 
 HINT = f"--to fairseq or --to ctranslate2; or {DISTIL}"
 ACTIVATIONS = {

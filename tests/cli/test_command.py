@@ -101,9 +101,9 @@ def test_checkpoints_may_come_from_another_numpy(tmp_path, module):
     named = 0
     with zipfile.ZipFile(tmp_path / "here.pt") as here, zipfile.ZipFile(tmp_path / "there.pt", "w") as there:
         for name in here.namelist():
-            found = re.sub(rb"numpy\._?core\.multiarray\n", module.encode() + b"\n", here.read(name))
-            named += found.count(module.encode())
-            there.writestr(name, found)
+            actual = re.sub(rb"numpy\._?core\.multiarray\n", module.encode() + b"\n", here.read(name))
+            named += actual.count(module.encode())
+            there.writestr(name, actual)
     assert named
     loaded = torch.load(tmp_path / "there.pt", weights_only=True)
     assert loaded["count"] == 4 and loaded["loss"] == 2.5 and loaded["all"].tolist() == [0, 1, 2]
@@ -223,9 +223,9 @@ def test_errors_name_options_that_there_are():
     package = Path(fairseq_syntax.__file__).parent
     # A wheel also has the programs of the toy corpora, with options of their own.
     modules = [path for path in package.rglob("*.py") if path.parent != package / "toy"]
-    found = {match for path in modules for match in named.findall(path.read_text("utf-8"))}
-    assert len(found) > 10
-    assert sorted(" ".join(match) for match in found if match[1] not in options[match[0]]) == []
+    actual = {match for path in modules for match in named.findall(path.read_text("utf-8"))}
+    assert len(actual) > 10
+    assert sorted(" ".join(match) for match in actual if match[1] not in options[match[0]]) == []
 
 
 def test_help_lists_every_subcommand_in_its_group(capsys):

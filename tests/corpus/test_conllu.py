@@ -227,14 +227,14 @@ def test_cycles_against_walks(n, rng):
             word = heads[word]
         return heads[word] == word
 
-    found = cycle_through(heads)
-    assert (found is None) == all(map(ends, range(n)))
+    actual = cycle_through(heads)
+    assert (actual is None) == all(map(ends, range(n)))
     assert ends_in_cycle(np.array(heads), n.bit_length()).tolist() == [not ends(word) for word in range(n)]
-    if found is not None:
-        word, seen = heads[found], 0
-        while word != found and seen <= n:
+    if actual is not None:
+        word, seen = heads[actual], 0
+        while word != actual and seen <= n:
             word, seen = heads[word], seen + 1
-        assert word == found and heads[found] != found
+        assert word == actual and heads[actual] != actual
 
 
 @pytest.mark.parametrize("n", [10**9 - 1, 10**9, 10**12])
@@ -414,9 +414,9 @@ def test_what_is_written_is_read_again(lines):
     for number, line in enumerate(lines):
         line.line_number = number
         write_conllu(file, line)
-    found = list(read_conllu(io.BytesIO(file.getvalue().encode())))
-    assert len(found) == len(lines)
-    for got, line in zip(found, lines):
+    actual = list(read_conllu(io.BytesIO(file.getvalue().encode())))
+    assert len(actual) == len(lines)
+    for got, line in zip(actual, lines):
         got.file_line = line.file_line
         assert got == line
 

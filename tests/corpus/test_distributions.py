@@ -30,15 +30,15 @@ def looped(scores, labels, n, min_prob, temperature=1.0, label_temperature=1.0, 
     marginals = enumerated(scores[: n + 1, : n + 1].double() / temperature)[1] if structured else None
     for word in range(1, n + 1):
         weights = {h: math.exp(float(scores[word, h]) / temperature) for h in range(n + 1) if h != word}
-        found = []
+        actual = []
         for head, weight in weights.items():
             p_head = weight / sum(weights.values()) if marginals is None else float(marginals[word, head])
             given = [math.exp(float(value) / label_temperature) for value in labels[word, head]]
             for label, value in enumerate(given):
                 p = p_head * value / sum(given)
                 if p >= min_prob:
-                    found.append((word, head, LABELS[label], p))
-        arcs += sorted(found, key=lambda arc: -arc[3])
+                    actual.append((word, head, LABELS[label], p))
+        arcs += sorted(actual, key=lambda arc: -arc[3])
     return arcs
 
 
@@ -142,14 +142,14 @@ def test_stanzas_scores_by_hand():
     expected = []
     for word in range(1, len(words) + 1):
         weights = [math.exp(float(s) / 2.0) for s in scores[0, word, : len(words) + 1]]
-        found = []
+        actual = []
         for head, weight in enumerate(weights):
             given = [math.exp(float(s)) for s in labels[0, word, head]]
             for name, value in zip(names, given, strict=True):
                 p = weight / sum(weights) * value / sum(given)
                 if p >= 0.02:
-                    found.append((word - 1, head - 1 if head else word - 1, name, p))
-        expected += sorted(found, key=lambda arc: -arc[3])
+                    actual.append((word - 1, head - 1 if head else word - 1, name, p))
+        expected += sorted(actual, key=lambda arc: -arc[3])
     same(line.arcs, expected)
 
 
@@ -202,9 +202,9 @@ def test_supar_behind_the_same_interface(tmp_path):
     texts = [line.split() for line in LINES if line]
     built.model.eval()
     expected = built.predict(texts, verbose=False, tree=True)
-    assert [line.deprels for line in together if line.words] == [list(found.rels) for found in expected]
-    for line, found in zip([line for line in together if line.words], expected, strict=True):
-        assert [h + 1 if h != i else 0 for i, h in enumerate(line.heads)] == [int(arc) for arc in found.arcs]
+    assert [line.deprels for line in together if line.words] == [list(actual.rels) for actual in expected]
+    for line, actual in zip([line for line in together if line.words], expected, strict=True):
+        assert [h + 1 if h != i else 0 for i, h in enumerate(line.heads)] == [int(arc) for arc in actual.arcs]
     for line, text in zip(together, LINES, strict=True):
         (alone,) = parser.parse([text])
         assert alone.heads == line.heads

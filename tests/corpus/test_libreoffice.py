@@ -156,7 +156,7 @@ def is_near_copy(one: str, other: str) -> bool:
 
 def test_near_copies_by_pairs():
     rng = random.Random(1)
-    found = 0
+    actual = 0
     for _ in range(150):
         texts = [" ".join(rng.choices("abcd", k=rng.randint(1, 12))) for _ in range(4)]
         words = texts[0].split()
@@ -164,8 +164,8 @@ def test_near_copies_by_pairs():
         text = " ".join(words)
         copies = libreoffice.NearCopies(texts).has_one_of(text)
         assert copies == any(is_near_copy(text, other) for other in texts), (text, texts)
-        found += copies
-    assert 20 < found < 140
+        actual += copies
+    assert 20 < actual < 140
     assert libreoffice.NearCopies(['See "Rows" 12 of it']).has_one_of("see «Columns» 3 of it")
 
 
@@ -176,7 +176,7 @@ def test_the_parts(packages):
     )
     parts = libreoffice.split_by_page(english_text, dict(zip(("tr", "ja"), others)))
     more = parts.pop("more")
-    pages = {part: {paragraph.key.page for paragraph in found} for part, found in parts.items()}
+    pages = {part: {paragraph.key.page for paragraph in actual} for part, actual in parts.items()}
     assert all(pages.values()) and sum(map(len, pages.values())) == len(set.union(*pages.values()))
     for paragraphs in parts.values():
         for paragraph in paragraphs:

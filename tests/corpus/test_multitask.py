@@ -68,10 +68,10 @@ def test_brackets_give_a_projective_tree_back(seed):
     rng = random.Random(seed)
     heads = random_tree(rng, rng.randint(1, 7))
     line = parsed(heads)
-    found, labels, words = read_brackets(linearize(line))
+    actual, labels, words = read_brackets(linearize(line))
     assert sorted(words) == sorted(line.upos)
     order = [int(word[1:]) for word in words]
-    assert [order[h] for h in found] == [heads[w] for w in order]
+    assert [order[h] for h in actual] == [heads[w] for w in order]
     assert labels == [line.deprels[w] for w in order]
     assert (order == sorted(order)) == is_projective(line)
 

@@ -39,8 +39,8 @@ def test_a_parse_that_knows_of_no_spaces_has_those_of_its_text(tmp_path):
     text = write(tmp_path / "text", "I don't.\n«10 000 €»\n")
     parse = write(tmp_path / "in.conllu", rows("I", "do", "n't", ".") + "\n" + rows("«", "10 000", "€", "»") + "\n")
     pass_on(parse, tmp_path / "out.conllu", text=text)
-    found = [[token.space_after for token in line.tokens] for line in read_conllu(tmp_path / "out.conllu")]
-    assert found == [[True, False, False, True], [False, True, False, True]]
+    actual = [[token.space_after for token in line.tokens] for line in read_conllu(tmp_path / "out.conllu")]
+    assert actual == [[True, False, False, True], [False, True, False, True]]
 
 
 def test_spaces_within_words_are_those_of_the_text_too(tmp_path):

@@ -255,8 +255,8 @@ def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
         for number in range(1, shards + 1):
             parse_corpus(job(text, **how, shard=(number, shards)))
         output = merge(job(text, **how))
-        found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
-        assert found == [single_spaced(line) for line in lines]
+        actual = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
+        assert actual == [single_spaced(line) for line in lines]
 
 
 def test_a_merge_before_the_end_says_which_lines_are_missing(text):
@@ -411,11 +411,11 @@ def test_a_parse_goes_into_a_pipe(text):
         assert parse(*common, "--output", f"/dev/fd/{write}") == 0
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
-            found = pipe.read()
+            actual = pipe.read()
     finally:
         with suppress(OSError):
             os.close(write)
-    assert found == parse_corpus(job(text)).read_bytes()
+    assert actual == parse_corpus(job(text)).read_bytes()
 
 
 def test_the_text_is_read_once_before_the_parts_by_the_command(text, monkeypatch):

@@ -311,9 +311,9 @@ def test_multi30k(tmp_path):
     for split, count, ending in (("train", 9, ".gz"), ("val", 3, ""), ("test_2016_flickr", 4, "")):
         for lang, side in (("en", ENGLISH), ("de", GERMAN)):
             write(tmp_path / f"{split}.{lang}{ending}", lines(numbered(side, count)))
-    found = splits("multi30k", tmp_path, ("de", "en"), tests=["test_2016_flickr"])
-    assert {name: len(rows) for name, rows in found.items()} == {"train": 9, "valid": 3, "test_2016_flickr": 4}
-    assert found["valid"][1] == ("1 Zwei Mädchen & ein Boot", "1 Two girls & a boat")
+    actual = splits("multi30k", tmp_path, ("de", "en"), tests=["test_2016_flickr"])
+    assert {name: len(rows) for name, rows in actual.items()} == {"train": 9, "valid": 3, "test_2016_flickr": 4}
+    assert actual["valid"][1] == ("1 Zwei Mädchen & ein Boot", "1 Two girls & a boat")
 
 
 def test_iwslt(tmp_path):
@@ -324,22 +324,22 @@ def test_iwslt(tmp_path):
         for name in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012"):
             write(tmp_path / "de-en" / f"IWSLT14.TED.{name}.de-en.{lang}.xml", sgm(numbered(side, 5)))
     pytest.importorskip("sacremoses")
-    found = splits("iwslt", tmp_path, ("de", "en"))
+    actual = splits("iwslt", tmp_path, ("de", "en"))
     # The 10th pair goes, and every 23rd of the others is for validation.
     everything = numbered(ENGLISH, 69)
     del everything[9]
-    assert {name: len(rows) for name, rows in found.items()} == {"train": 66, "valid": 2, "test": 25}
-    assert [row[1] for row in found["valid"]] == everything[22::23]
+    assert {name: len(rows) for name, rows in actual.items()} == {"train": 66, "valid": 2, "test": 25}
+    assert [row[1] for row in actual["valid"]] == everything[22::23]
     unread = dict(read_corpus("iwslt", tmp_path, "de", "en"))
-    assert list(unread["train"]) == found["train"]  # also if the rows are read after the splits
-    found = splits("iwslt", tmp_path, ("en", "de"), valid=["dev2010"], tests=["tst2010", "tst2011"])
-    assert [(name, len(rows)) for name, rows in found.items()] == [
+    assert list(unread["train"]) == actual["train"]  # also if the rows are read after the splits
+    actual = splits("iwslt", tmp_path, ("en", "de"), valid=["dev2010"], tests=["tst2010", "tst2011"])
+    assert [(name, len(rows)) for name, rows in actual.items()] == [
         ("train", 69),
         ("valid", 5),
         ("tst2010", 5),
         ("tst2011", 5),
     ]
-    assert found["tst2010"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+    assert actual["tst2010"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
     sets = {"valid": ["dev2010"], "tests": ["tst2010"]}
     assert splits("iwslt", tmp_path, ("en", "de"), year=2014, **sets).keys() == {"train", "valid", "tst2010"}
     with data_error("IWSLT17*.dev2010.en-de.en.xml"):  # and not the sets of 2014
@@ -367,11 +367,11 @@ def test_wmt(tmp_path):
     document = "<src lang='en'><p><seg id='1'>a &amp; b</seg></p></src><ref lang='de'><p><seg id='1'>c</seg></p></ref>"
     write(tmp_path / "newstest2021.en-de.xml", f"<dataset><doc id='1'>{document}</doc></dataset>\n")
     tests = ["newstest2014", "newstest2016", "newstest2021"]
-    found = splits("wmt", tmp_path, ("en", "de"), corpora=["news-commentary-v11", "europarl-v7"], tests=tests)
+    actual = splits("wmt", tmp_path, ("en", "de"), corpora=["news-commentary-v11", "europarl-v7"], tests=tests)
     counts = {"train": 12, "valid": 3, "newstest2014": 4, "newstest2016": 5, "newstest2021": 1}
-    assert {name: len(rows) for name, rows in found.items()} == counts
-    assert found["valid"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
-    assert found["newstest2021"] == [("a & b", "c")]
+    assert {name: len(rows) for name, rows in actual.items()} == counts
+    assert actual["valid"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+    assert actual["newstest2021"] == [("a & b", "c")]
 
 
 def test_cwmt_and_setimes(tmp_path):
@@ -381,13 +381,13 @@ def test_cwmt_and_setimes(tmp_path):
         write(tmp_path / "datum2017" / f"Book1_{lang}.txt", lines(numbered(side, 2)))
         write(tmp_path / f"newsdev2017.{'zh' if lang == 'cn' else lang}", lines(numbered(side, 1)))
     options = {"corpora": ["casia2015", "datum2017-1"], "valid": "newsdev2017", "tests": []}
-    found = splits("wmt", tmp_path, ("zh", "en"), **options)
-    assert len(found["train"]) == 5 and found["train"][0] == (f"0 {GERMAN[0]}", f"0 {ENGLISH[0]}")
+    actual = splits("wmt", tmp_path, ("zh", "en"), **options)
+    assert len(actual["train"]) == 5 and actual["train"][0] == (f"0 {GERMAN[0]}", f"0 {ENGLISH[0]}")
     for lang in ("en", "tr"):
         write(tmp_path / f"SETIMES.en-tr.{lang}", lines(numbered(ENGLISH, 3)))
         write(tmp_path / f"newstest2016.{lang}", lines(numbered(ENGLISH, 3)))
-    found = splits("wmt", tmp_path, ("en", "tr"), corpora=["SETIMES2"], valid="newstest2016", tests=[])
-    assert len(found["train"]) == 3
+    actual = splits("wmt", tmp_path, ("en", "tr"), corpora=["SETIMES2"], valid="newstest2016", tests=[])
+    assert len(actual["train"]) == 3
 
 
 def test_aspec(tmp_path):
@@ -396,9 +396,9 @@ def test_aspec(tmp_path):
         write(tmp_path / f"{name}.txt", rows)
     for name in ("dev/dev", "test/test"):
         write(tmp_path / f"{name}.txt", lines(f"A ||| {n} ||| 犬 ||| {name} {n}" for n in range(2)))
-    found = splits("aspec", tmp_path, ("en", "ja"), train_pairs=5)
-    assert list(found) == ["train", "valid", "test"]
-    assert len(found["train"]) == 5 and found["train"][4] == ("train/train-2 0", "犬を0見た")
+    actual = splits("aspec", tmp_path, ("en", "ja"), train_pairs=5)
+    assert list(actual) == ["train", "valid", "test"]
+    assert len(actual["train"]) == 5 and actual["train"][4] == ("train/train-2 0", "犬を0見た")
     assert len(splits("aspec", tmp_path, ("ja", "en"))["train"]) == 9
     assert error_of(read_corpus("aspec", tmp_path, "en", "ja", download=True)).path == tmp_path
 
@@ -410,9 +410,9 @@ def test_nist_has_all_references(tmp_path):
         write(tmp_path / f"{name}-src.sgm", sgm(numbered(GERMAN, 3)))
         references = "".join(sgm([f"{t} {line}" for line in numbered(ENGLISH, 3)], f'sysid="{t}" ') for t in "ABCD")
         write(tmp_path / f"{name}-ref.sgm", references)
-    found = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"])
-    assert found["valid"][0] == (f"0 {GERMAN[0]}", f"A 0 {ENGLISH[0]}")
-    assert found["mt05"][2] == (f"2 {GERMAN[2]}", *(f"{t} 2 {ENGLISH[2]}" for t in "ABCD"))
+    actual = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"])
+    assert actual["valid"][0] == (f"0 {GERMAN[0]}", f"A 0 {ENGLISH[0]}")
+    assert actual["mt05"][2] == (f"2 {GERMAN[2]}", *(f"{t} 2 {ENGLISH[2]}" for t in "ABCD"))
     lowered = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"], lowercase=True)["mt05"]
     assert lowered[0] == (f"0 {GERMAN[0]}", *(f"{t} 0 {ENGLISH[0]}".lower() for t in "ABCD"))
     # One translator has a sentence less than the others.
@@ -495,10 +495,10 @@ def held_out(corpus, **options):
 def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, size, seed):
     corpus = [(" ".join(["w"] * n), str(i)) for i, n in enumerate(lengths)]
     options = {"seed": seed, "group_count": groups, "group_size": size, "valid_pairs": 5, "max_length": 40}
-    found = held_out(corpus, **options)
-    numbers = [int(row[1]) for rows in found.values() for row in rows]
+    actual = held_out(corpus, **options)
+    numbers = [int(row[1]) for rows in actual.values() for row in rows]
     assert len(set(numbers)) == len(numbers)
-    for name, rows in found.items():
+    for name, rows in actual.items():
         own = [int(row[1]) for row in rows]
         assert own == sorted(own), "in the order of the corpus"
         if groups and name.startswith("test"):
@@ -507,10 +507,10 @@ def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, s
             assert len(own) == min(size, sum(to - 10 < n <= to for n in lengths))
         else:
             assert all(0 < lengths[n] <= 40 or name == "test" for n in own)
-    in_tests = {int(row[1]) for name, rows in found.items() if name.startswith("test") for row in rows}
+    in_tests = {int(row[1]) for name, rows in actual.items() if name.startswith("test") for row in rows}
     left = [n for n, length in enumerate(lengths) if 0 < length <= 40 and n not in in_tests]
-    assert len(found["valid"]) == min(5, len(left)) and len(found["train"]) == len(left) - len(found["valid"])
-    assert found == held_out(corpus, **options), "by the seed"
+    assert len(actual["valid"]) == min(5, len(left)) and len(actual["train"]) == len(left) - len(actual["valid"])
+    assert actual == held_out(corpus, **options), "by the seed"
 
 
 def test_every_pair_is_as_likely_to_be_held_out():
@@ -529,10 +529,10 @@ def test_moses_pairs_with_words_by_a_program(tmp_path):
     write(tmp_path / "en-zh" / "UNv1.0.en-zh.en", lines(f"I love you {n}" for n in range(8)))
     characters = f"{sys.executable} -c 'import sys; [print(*line.strip()) for line in sys.stdin]'"
     options = {"words": {"zh": characters}, "group_count": 2, "group_width": 6, "group_size": 3, "valid_pairs": 1}
-    found = splits("moses", tmp_path, ("zh", "en"), **options)
-    assert [len(rows) for rows in found.values()] == [3, 1, 2, 2]
-    assert all(6 < len(source.split()) <= 12 for source, _ in found["test_12"])
-    assert ("我 爱 你", "I love you 0") in found["test_6"]
+    actual = splits("moses", tmp_path, ("zh", "en"), **options)
+    assert [len(rows) for rows in actual.values()] == [3, 1, 2, 2]
+    assert all(6 < len(source.split()) <= 12 for source, _ in actual["test_12"])
+    assert ("我 爱 你", "I love you 0") in actual["test_6"]
 
 
 # -- words by a program ------------------------------------------------------------------------------------------------
@@ -728,8 +728,8 @@ def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
             for side, lang in (("src", "en"), ("ref", "de")):
                 packed.writestr(f"test/newstest{year}-ende-{side}.{lang}.sgm", sgm([f"{lang} {year}"]))
         site.files[f"{year}/test.zip"] = buffer.getvalue()
-    found = dict(read_corpus("wmt", tmp_path, "en", "de", download=True, options={"corpora": ["nc"]}))
-    assert list(found["train"]) == [("a", "b")] and list(found["newstest2016"]) == [("en 2016", "de 2016")]
+    actual = dict(read_corpus("wmt", tmp_path, "en", "de", download=True, options={"corpora": ["nc"]}))
+    assert list(actual["train"]) == [("a", "b")] and list(actual["newstest2016"]) == [("en 2016", "de 2016")]
 
 
 def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):

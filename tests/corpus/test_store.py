@@ -83,17 +83,17 @@ def by_loops(sentences, ids, arcs):
     return flat, tree, expanded
 
 
-def check(found, sentences, ids, arcs):
+def check(actual, sentences, ids, arcs):
     flat, tree, expanded = by_loops(sentences, ids, arcs)
     for name, own in flat.items():
-        array = np.asarray(attrgetter(name)(found))
+        array = np.asarray(attrgetter(name)(actual))
         assert array.tolist() == (pytest.approx(own, abs=8e-6) if name == "arcs.prob" else own), name
-        whole = np.int64 if isinstance(found.head, torch.Tensor) else np.int32  # packed ones are widened at once
+        whole = np.int64 if isinstance(actual.head, torch.Tensor) else np.int32  # packed ones are widened at once
         assert array.dtype == (np.float32 if name == "arcs.prob" else whole)
-    assert found.n_tree_arcs == tree
-    assert (found.arcs is not None) == arcs
+    assert actual.n_tree_arcs == tree
+    assert (actual.arcs is not None) == arcs
     if arcs:
-        assert found.arcs.n_piece_arcs == expanded
+        assert actual.arcs.n_piece_arcs == expanded
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,6 +148,7 @@ def _fetch(store, ids, queue):
     queue.put(numbers(store.fetch(np.array(ids), arcs=True)))
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes(tmp_path, method):
@@ -489,11 +490,11 @@ def test_a_pass_over_a_store_stays_small(tmp_path):
     """What is in memory of the file after each step of a pass does not grow with the file; and it is still right."""
 
     def resident():
-        found, own = 0, False
+        result, own = 0, False
         for line in Path("/proc/self/smaps").read_text().splitlines():
             own = str(path) in line if "-" in line.split(" ")[0] else own
-            found += int(line.split()[1]) if own and line.startswith("Rss:") else 0
-        return found
+            result += int(line.split()[1]) if own and line.startswith("Rss:") else 0
+        return result
 
     rng, path = random.Random(1), tmp_path / "a.arrow"
     sentences = [sentence(rng, True, 40) for _ in range(4000)]
@@ -525,6 +526,6 @@ def test_a_trial_of_damaged_stores(tmp_path):
         from tools.damage import KINDS, damage_stores
     finally:
         sys.path.pop(0)
-    found = damage_stores(20 * len(KINDS), 2, tmp_path)
-    assert not any(counts["silent"] or counts["raw"] for counts in found.values())
-    assert all(found[kind]["told"] > 0 for kind in ("truncated", "several bits", "zeros", "two blocks swapped"))
+    actual = damage_stores(20 * len(KINDS), 2, tmp_path)
+    assert not any(counts["silent"] or counts["raw"] for counts in actual.values())
+    assert all(actual[kind]["told"] > 0 for kind in ("truncated", "several bits", "zeros", "two blocks swapped"))

@@ -82,14 +82,14 @@ def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[
 
 def arcs_by_loops(lines: list[Line], left: bool, width: int, arcs: list[list[Arc]]) -> list[tuple]:
     """(row, column of the dependent piece, column of the head piece, label, probability), all pairs of pieces."""
-    found = []
+    actual = []
     for b, (line, own) in enumerate(zip(lines, arcs)):
         start = width - len(line.tokens) if left else 0
         for dependent, head, label, p in own:
             for i in range(line.pieces[dependent]):
                 for j in range(line.pieces[head]):
-                    found.append((b, start + line.starts[dependent] + i, start + line.starts[head] + j, label, p))
-    return sorted(found)
+                    actual.append((b, start + line.starts[dependent] + i, start + line.starts[head] + j, label, p))
+    return sorted(actual)
 
 
 def as_list(arcs) -> list[tuple]:
@@ -125,9 +125,9 @@ def test_arcs_against_loops(left, drawn, extra):
     syntax = collate(lines, left, arcs, extra)
     width = syntax.size[1]
     expected = arcs_by_loops(lines, left, width, arcs)
-    found = as_list(syntax.piece_arcs)
-    assert [a[:4] for a in found] == [a[:4] for a in expected]
-    assert [a[4] for a in found] == pytest.approx([a[4] for a in expected])
+    actual = as_list(syntax.piece_arcs)
+    assert [a[:4] for a in actual] == [a[:4] for a in expected]
+    assert [a[4] for a in actual] == pytest.approx([a[4] for a in expected])
     trees = [[(w, h, labels[0], 1.0) for w, (h, labels) in enumerate(zip(l.heads, l.labels))] for l in lines]
     assert as_list(syntax.tree_arcs) == arcs_by_loops(lines, left, width, trees)
     # The totals that the host ships must be what the device would have counted.
@@ -136,7 +136,7 @@ def test_arcs_against_loops(left, drawn, extra):
     uncounted = replace(syntax.flat, n_tree_arcs=None, lengths=None, arcs=replace(syntax.arcs, n_piece_arcs=None))
     counted = SyntaxBatch(uncounted, syntax.tokens, PAD)
     assert [own.tolist() for own in counted.lengths] == [own.tolist() for own in syntax.lengths]
-    assert as_list(counted.piece_arcs) == found
+    assert as_list(counted.piece_arcs) == actual
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
 
 
@@ -158,12 +158,12 @@ def test_packed_and_unpacked(drawn, with_arcs, unparsed):
     sample = {"net_input": {"src_syntax": pack(flat)}}
     sample = apply_to_sample(move, pickle.loads(pickle.dumps(sample)))
     assert moved == [torch.int32]
-    found = unpack(sample["net_input"]["src_syntax"])
-    assert numbers(found) == numbers(flat)
-    assert found.parsed is None or not found.parsed.any()
-    assert [own.tolist() for own in found.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
-    assert found.heads.tolist() == flat.head.tolist()
-    assert unpack(found) is found
+    actual = unpack(sample["net_input"]["src_syntax"])
+    assert numbers(actual) == numbers(flat)
+    assert actual.parsed is None or not actual.parsed.any()
+    assert [own.tolist() for own in actual.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
+    assert actual.heads.tolist() == flat.head.tolist()
+    assert unpack(actual) is actual
     assert numbers(unpack(pack(replace(flat, pieces=flat.pieces.astype(np.int64))))) == numbers(flat)
 
 

@@ -126,9 +126,9 @@ def test_the_store_is_the_parse(toy, split):
             arcs += [(*key, p) for key, p in expected.items()]
         assert at == len(pieces) == flat.n_pieces[0]
         labels = store.labels["deprel"]
-        found = sorted((dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows())
-        assert [a[:3] for a in found] == [a[:3] for a in sorted(arcs)]
-        assert [a[3] for a in found] == pytest.approx([a[3] for a in sorted(arcs)], abs=2e-5)
+        actual = sorted((dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows())
+        assert [a[:3] for a in actual] == [a[:3] for a in sorted(arcs)]
+        assert [a[3] for a in actual] == pytest.approx([a[3] for a in sorted(arcs)], abs=2e-5)
     assert (split_words and several_words) or split != "train"  # the corpus has what it is for
 
 
@@ -565,8 +565,8 @@ def test_words_that_are_not_split(tmp_path):
             write_conllu(file, line)
     text = [" ".join(t.form for t in line.tokens) for line in lines]
     (tmp_path / "t.en").write_text("\n".join(text) + "\n", encoding="utf-8")
-    found = make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))
-    assert found.sentences == 4 and found.pieces == found.words == sum(len(row.split()) for row in text)
+    actual = make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))
+    assert actual.sentences == 4 and actual.pieces == actual.words == sum(len(row.split()) for row in text)
     replace_line(tmp_path / "t.en", 3, text[2].upper())
     with data_error(path="t.en", line=3):
         make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))

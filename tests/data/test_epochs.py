@@ -236,6 +236,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_run_in_parts_is_one_in_one_go(toy, tmp_path, system):
@@ -269,8 +270,8 @@ def test_processes_that_share_three_batches_validate_as_one(toy):
             options = {"max_sentences": size, "num_shards": shards, "shard_id": shard, "disable_iterator_cache": True}
             batches = list(task.get_batch_iterator(dataset, **options).next_epoch_itr(shuffle=False))
             logs += [task.valid_step(batch, loaded.model, criterion)[2] for batch in batches]
-        with metrics.aggregate(new_root=True) as found:
+        with metrics.aggregate(new_root=True) as actual:
             task.reduce_metrics(logs, criterion)
-        losses.append(found["loss"].avg)
+        losses.append(actual["loss"].avg)
         assert len(logs) == shards + 2
     assert losses == [pytest.approx(losses[0])] * 2

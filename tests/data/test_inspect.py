@@ -251,9 +251,9 @@ def test_any_tree_is_drawn_with_every_word_at_its_depth(heads, random):
 
 @given(st.integers(1, 12).flatmap(lambda n: st.lists(st.integers(0, n - 1), min_size=n, max_size=n)))
 def test_cycles_are_broken_where_the_models_break_them(heads):
-    found = without_cycles(heads)
-    assert found == trees.parents_without_cycles(torch.tensor(heads), len(heads).bit_length()).tolist()
-    depths(found)
+    actual = without_cycles(heads)
+    assert actual == trees.parents_without_cycles(torch.tensor(heads), len(heads).bit_length()).tolist()
+    depths(actual)
     assert len(draw_tree(list(map(str, heads)), heads).splitlines()) == len(heads)
 
 

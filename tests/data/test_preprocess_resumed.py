@@ -86,8 +86,8 @@ def test_the_log_of_one_run_takes_no_lines_of_the_next(segmented, tmp_path, task
 def test_a_joined_dictionary_of_the_source_alone_is_that_of_both_texts(segmented, tmp_path):
     for name, more in (("both", []), ("source", ["--only-source"])):
         run(segmented, tmp_path / name, "--joined-dictionary", "--dict-only", *more)
-    found = [(tmp_path / name / "dict.en.txt").read_bytes() for name in ("both", "source")]
-    assert found[0] == found[1] and not (tmp_path / "source" / "dict.de.txt").exists()
+    actual = [(tmp_path / name / "dict.en.txt").read_bytes() for name in ("both", "source")]
+    assert actual[0] == actual[1] and not (tmp_path / "source" / "dict.de.txt").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--joined-dictionary"]])
@@ -226,8 +226,8 @@ def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered, mark):
     for size in (1, 3, 7, 100):
         parts = list(conllu_parts(path, size))
         assert [part.start for part in parts] == list(range(0, len(expected), size))
-        found = [line for part in parts for line in part.parses()]
-        for a, b in zip(expected, found, strict=True):
+        actual = [line for part in parts for line in part.parses()]
+        for a, b in zip(expected, actual, strict=True):
             assert (a.words, a.heads, a.line_number, a.arcs) == (b.words, b.heads, b.line_number, b.arcs)
             assert a.file_line == b.file_line or not a.words
     if numbered:

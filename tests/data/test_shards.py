@@ -101,8 +101,8 @@ def test_several_training_texts_of_one_directory_have_one_dictionary_and_invento
     names = LabelInventory.load(tmp_path / "data" / "labels.en.json").labels["deprel"]
     for sentences, own, other in ((range(12), *UNLIKE), (range(12, 24), *reversed(UNLIKE))):
         syntax = unpack(train.collater([train[i] for i in sentences])["net_input"]["src_syntax"])
-        found = {names[label] for label in syntax.deprel.tolist()}
-        assert own in found and other not in found
+        actual = {names[label] for label in syntax.deprel.tolist()}
+        assert own in actual and other not in actual
     assert main(["inspect", str(tmp_path / "data"), "--check"]) == 0
 
 
@@ -124,9 +124,9 @@ def test_a_dictionary_is_made_in_parts_of_the_texts_one_after_the_other(segmente
     assert main([*command, "2"]) == 0
     assert made == [(0, 5), (5, 10), (10, 12), (12, 17), (17, 22)]
     binarize(segmented / "both", tmp_path / "both", "--dict-only")
-    found = tmp_path / "out" / "dict.de.txt"
-    assert found.read_bytes() == (tmp_path / "both" / "dict.de.txt").read_bytes()
-    assert not list(found.parent.glob("*.parts"))
+    actual = tmp_path / "out" / "dict.de.txt"
+    assert actual.read_bytes() == (tmp_path / "both" / "dict.de.txt").read_bytes()
+    assert not list(actual.parent.glob("*.parts"))
 
 
 def test_a_dictionary_of_texts_that_are_not_as_they_should_be(tmp_path, capsys):

@@ -45,10 +45,10 @@ def written(prefix: Path) -> tuple[bytes, bytes]:
 
 
 def dictionary(size: int) -> Dictionary:
-    found = Dictionary()
+    result = Dictionary()
     for word in ("a", "▁the", "0", *(f"w{number}" for number in range(size))):
-        found.add_symbol(word)
-    return found
+        result.add_symbol(word)
+    return result
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_the_bytes_and_the_summary_are_those_of_fairseq(text, tmp_path, monkeypa
     for part_lines in (7, 1000):
         monkeypatch.setattr(tokens, "PART_LINES", part_lines)
         (tmp_path / "b.bin").unlink(missing_ok=True)  # so that it is not done
-        found = binarize(text, tmp_path / "b", words, workers=workers)
-        assert str(found) == str(summary)
+        actual = binarize(text, tmp_path / "b", words, workers=workers)
+        assert str(actual) == str(summary)
         assert written(tmp_path / "b") == written(tmp_path / "a")
         assert not (tmp_path / "b.bin.parts").exists()
     assert MMapIndexedDataset(str(tmp_path / "b"))._index.dtype == (np.uint16 if size == 10 else np.uint32)
@@ -124,8 +124,8 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
     words = dictionary(10)
     (tmp_path / "t.en").write_bytes("\ufeffw1 w2\r\nw3\rw4\n".encode())
     binarize(tmp_path / "t.en", tmp_path / "t", words)
-    found = MMapIndexedDataset(str(tmp_path / "t"))
-    assert [words.string(sentence) for sentence in found] == ["w1 w2", "w3 w4"]
+    actual = MMapIndexedDataset(str(tmp_path / "t"))
+    assert [words.string(sentence) for sentence in actual] == ["w1 w2", "w3 w4"]
     (tmp_path / "u.en").write_bytes(b"w1\nw2 \xff\n")
     with data_error(path="u.en", line=2):
         binarize(tmp_path / "u.en", tmp_path / "u", words)
@@ -137,9 +137,9 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
 def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkeypatch, workers, options):
     monkeypatch.setattr(tokens, "PART_LINES", 7)
     theirs = TranslationTask.build_dictionary([str(text)], **options)
-    found = counted(text, tmp_path / "dict.txt", workers, **options)
-    assert found.symbols == theirs.symbols
-    assert found.count[found.nspecial :] == theirs.count[theirs.nspecial :]
+    actual = counted(text, tmp_path / "dict.txt", workers, **options)
+    assert actual.symbols == theirs.symbols
+    assert actual.count[actual.nspecial :] == theirs.count[theirs.nspecial :]
     assert not (tmp_path / "dict.txt.parts").exists()
 
 
@@ -166,11 +166,13 @@ def test_a_kill_leaves_no_tokens_with_the_index_of_others(text, tmp_path):
         binarize(tmp_path / "other.en", cut, words)
         old = written(cut)
         killed = kills.killed_at(moment, lambda cut=cut: binarize(text, cut, words))
-        found = [path.read_bytes() if (path := Path(f"{cut}.{ending}")).exists() else None for ending in ("bin", "idx")]
-        assert found[1] is None or tuple(found) in (old, written(tmp_path / "whole"))
+        actual = [
+            path.read_bytes() if (path := Path(f"{cut}.{ending}")).exists() else None for ending in ("bin", "idx")
+        ]
+        assert actual[1] is None or tuple(actual) in (old, written(tmp_path / "whole"))
         if not killed:
             break
-    assert moment >= 4 and tuple(found) == written(tmp_path / "whole")
+    assert moment >= 4 and tuple(actual) == written(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind", ["lazy", "cached"])

@@ -137,15 +137,15 @@ def test_tests_without_a_device_that_should_be_there_fail(tmp_path):
 
 def both(function, *inputs):
     """A function's results and gradients on the CPU and on the device."""
-    found = []
+    result = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(3)
         own = [t.to(device).detach().requires_grad_(t.is_floating_point()) for t in inputs]
         out = function(*own)
         out.float().pow(2).sum().backward()
         assert out.device.type == device
-        found.append([out.detach().cpu(), *(t.grad.cpu() for t in own if t.grad is not None)])
-    return found
+        result.append([out.detach().cpu(), *(t.grad.cpu() for t in own if t.grad is not None)])
+    return result
 
 
 FUNCTIONS = {

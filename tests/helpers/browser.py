@@ -123,8 +123,8 @@ class Browser:
         """The fonts that an element's text is drawn with, and the number of letters in each."""
         root = self.send("DOM.getDocument")["root"]["nodeId"]
         node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
-        found = self.send("CSS.getPlatformFontsForNode", nodeId=node)["fonts"]
-        return {font["familyName"]: int(font["glyphCount"]) for font in found}
+        actual = self.send("CSS.getPlatformFontsForNode", nodeId=node)["fonts"]
+        return {font["familyName"]: int(font["glyphCount"]) for font in actual}
 
     def screenshot(self, path: Path) -> None:
         """Write a PNG of the window."""

@@ -81,13 +81,13 @@ def _node(groups: tuple[str, ...], key: str) -> Node | None:
 @lru_cache(None)
 def _referring(groups: tuple[str, ...]) -> dict[str, list[str]]:
     """The options that have the value of another one, by its name."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for group, options in _defaults(groups).items_ex(resolve=False):
         for name in options if isinstance(options, DictConfig) and not options._is_none() else ():
             node = _node(groups, f"{group}.{name}")
             if node is not None and node._is_interpolation():
-                found.setdefault(str(node._value()), []).append(f"{group}.{name}")
-    return found
+                result.setdefault(str(node._value()), []).append(f"{group}.{name}")
+    return result
 
 
 @lru_cache(None)

@@ -32,7 +32,7 @@ def fuzz(url: str, requests: int, number: int = 0) -> Counter[int]:
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     operation = schemathesis.openapi.from_url(f"{url}/openapi.json")["/translate"]["POST"]
-    found: Counter[int] = Counter()
+    result: Counter[int] = Counter()
     allowed = requests // 10
     for mode, examples in ((GenerationMode.POSITIVE, allowed), (GenerationMode.NEGATIVE, requests - allowed)):
 
@@ -47,14 +47,14 @@ def fuzz(url: str, requests: int, number: int = 0) -> Counter[int]:
         )
         def check(case):
             answer = case.call(timeout=PATIENCE)
-            found[answer.status_code] += 1
+            result[answer.status_code] += 1
             assert answer.status_code in (200, *REFUSALS), (answer.status_code, answer.text[:500])
             assert "Traceback" not in answer.text
             if answer.status_code != 413:  # schemathesis does not know it for a refusal
                 case.validate_response(answer, excluded_checks=[positive_data_acceptance])
 
         check()
-    return found
+    return result
 
 
 def main() -> int:

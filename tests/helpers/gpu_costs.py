@@ -66,7 +66,7 @@ def recorded():
     """Note every update of a training in this block."""
     from fairseq.trainer import Trainer
 
-    found, step, seen = Updates(), Trainer.train_step, [0]
+    result, step, seen = Updates(), Trainer.train_step, [0]
 
     def counting(trainer, samples, raise_oom=False):
         seen[0] += 1
@@ -75,17 +75,17 @@ def recorded():
         else:
             with emulated_cuda.counted() as counts:
                 logged = step(trainer, samples, raise_oom)
-            found.number += 1
+            result.number += 1
             names = ("reads", "copies", "copied_bytes", "blocking_copies", "unpinned_copies", "kernels")
-            found.costs.update({name: getattr(counts, name) for name in names})
-            found.kernels.update(counts.of_kernels)
-            found.reads.update(counts.of_reads)
+            result.costs.update({name: getattr(counts, name) for name in names})
+            result.kernels.update(counts.of_kernels)
+            result.reads.update(counts.of_reads)
         if logged is not None:
-            found.losses.append(float(logged["loss"]))
+            result.losses.append(float(logged["loss"]))
         return logged
 
     with mock.patch.object(Trainer, "train_step", counting):
-        yield found
+        yield result
 
 
 def updated(bench: ways.Bench, row: str, out: Path, updates: int = 6) -> Updates:
@@ -96,9 +96,9 @@ def updated(bench: ways.Bench, row: str, out: Path, updates: int = 6) -> Updates
 def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int = 6) -> Updates:
     """fairseq-train of a row on the bench's device, without what has no part in an update, with fairseq's own Adam."""
     options = ways.training_options(bench, row, f"--dropout 0.0 --no-save --disable-validation {more}", updates)
-    with mock.patch.object(Adam, "step", fairseqs_step), recorded() as found:
+    with mock.patch.object(Adam, "step", fairseqs_step), recorded() as result:
         fairseq("train", bench.data, "--save-dir", out, *options)
-    return found
+    return result
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def searched(bench: ways.Bench, row: str, more: str = "") -> Counter[str]:
     task.load_dataset("test")
     batches = task.get_batch_iterator(task.dataset("test"), max_tokens=400).next_epoch_itr(shuffle=False)
     sample = utils.move_to_cuda(next(batches))
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for steps, sign in ((6, -1), (8, 1)):
         if "template" in more:  # of any tags
             templates = bench.work / "tags.txt"
@@ -143,8 +143,8 @@ def searched(bench: ways.Bench, row: str, more: str = "") -> Counter[str]:
         generator = task.build_generator([model], settings)
         with emulated_cuda.counted() as counts:
             task.inference_step(generator, [model], sample)
-        found.update({name: sign * getattr(counts, name) / 2 for name in ("reads", "copies", "kernels")})
-    return found
+        result.update({name: sign * getattr(counts, name) / 2 for name in ("reads", "copies", "kernels")})
+    return result
 
 
 def counted(directory: Path) -> dict[str, dict[str, dict[str, float]]]:

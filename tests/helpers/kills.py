@@ -77,8 +77,8 @@ def check_every_kill(make: Callable[[Path], object], folder: Path, *, step: int 
         killed = killed_at(moment, lambda cut=cut: make(cut))
         if killed:
             make(cut)
-        found = content(cut)
-        others = [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
+        actual = content(cut)
+        others = [name for name in {*actual, *expected} if actual.get(name) != expected.get(name)]
         assert not others, f"after a kill at moment {moment}: {others}"
         if not killed:
             return len(range(0, moment, step))

@@ -95,10 +95,10 @@ def check_search(m) -> None:
         inputs = {k: v for k, v in net_input(some).items() if k != "prev_output_tokens"}
         return generator.generate([m], {"net_input": inputs})
 
-    for line, found in zip(batch, search(batch)):
+    for line, actual in zip(batch, search(batch)):
         (alone,) = search([line])
-        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in alone]
-        for hypothesis in found:
+        assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in alone]
+        for hypothesis in actual:
             tokens = hypothesis["tokens"]
             inputs = net_input([line])
             inputs["prev_output_tokens"] = torch.cat((torch.tensor([EOS]), tokens[:-1]))[None]

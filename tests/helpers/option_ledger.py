@@ -49,13 +49,13 @@ def _training() -> set[frozenset[str]]:
 
 def ledger() -> dict[str, str]:
     """What becomes of each option that the ledger has, by its name: the part and the reason."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for part, content in yaml.safe_load(LEDGER.read_text(encoding="utf-8")).items():
         for reason, names in content.items() if isinstance(content, dict) else [("", content)]:
             for name in names.split():
                 assert re.fullmatch(r"--?[\w-]+", name), name
-                found[name] = f"{part}: {reason}"
-    return found
+                result[name] = f"{part}: {reason}"
+    return result
 
 
 def of_training() -> set[str]:
@@ -65,4 +65,4 @@ def of_training() -> set[str]:
 
 def without_effect(where: str = "in translations") -> list[str]:
     """The options that change nothing: ``in translations`` of these models, or ``in training`` on this machine."""
-    return [name for name, found in ledger().items() if found.startswith(f"without effect: {where}")]
+    return [name for name, actual in ledger().items() if actual.startswith(f"without effect: {where}")]

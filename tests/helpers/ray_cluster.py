@@ -66,11 +66,11 @@ def ray_cluster(nodes: int) -> Iterator[Nodes]:
     logging.getLogger("ray").setLevel(logging.ERROR)
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "no_monitor": True, **_COMMON})
-    found = Nodes(cluster)
+    result = Nodes(cluster)
     try:
         for _ in range(nodes):
-            found.add()
-        yield found
+            result.add()
+        yield result
     finally:
         import ray
 

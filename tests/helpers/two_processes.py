@@ -82,22 +82,22 @@ class Pair:
             self._start()
         for job in self._jobs:
             job.send((work, args))
-        found: dict[int, tuple[bool, Any]] = {}
-        while len(found) < self.size:
-            rest = [job for rank, job in enumerate(self._jobs) if rank not in found]
-            ready = wait(rest, self.patience[0] if found else self.patience[1])
+        actual: dict[int, tuple[bool, Any]] = {}
+        while len(actual) < self.size:
+            rest = [job for rank, job in enumerate(self._jobs) if rank not in actual]
+            ready = wait(rest, self.patience[0] if actual else self.patience[1])
             if not ready:
                 break
             for job in ready:
                 try:
-                    found[self._jobs.index(job)] = job.recv()
+                    actual[self._jobs.index(job)] = job.recv()
                 except EOFError:
-                    found[self._jobs.index(job)] = (False, ("EOFError", "the process ended", ""))
-        errors = [value for fine, value in found.values() if not fine]
-        if errors or len(found) < self.size:
+                    actual[self._jobs.index(job)] = (False, ("EOFError", "the process ended", ""))
+        errors = [value for fine, value in actual.values() if not fine]
+        if errors or len(actual) < self.size:
             self.close()
             name, message, trace = errors[0] if errors else ("Timeout", "one of two processes waits for the other", "")
             failure = Failed(f"{name}: {message}")
             failure.name, failure.message, failure.trace = name, message, trace
             raise failure
-        return [found[rank][1] for rank in range(self.size)]
+        return [actual[rank][1] for rank in range(self.size)]

@@ -205,17 +205,17 @@ def logged(arguments: Sequence[str | Path]) -> list[dict[str, float]]:
     """fairseq-train, and the figures that it logs: of each epoch, in training and in validation."""
     from fairseq_cli import train as command
 
-    found: list[dict[str, float]] = []
+    result: list[dict[str, float]] = []
     saved = {name: getattr(command, name) for name in ("get_training_stats", "get_valid_stats")}
 
     def noting(name: str, *args: object) -> dict[str, float]:
         stats = saved[name](*args)
-        found.append({key: float(value.avg if hasattr(value, "avg") else value) for key, value in stats.items()})
+        result.append({key: float(value.avg if hasattr(value, "avg") else value) for key, value in stats.items()})
         return stats
 
     with mock.patch.multiple(command, **{name: partial(noting, name) for name in saved}):
         fairseq("train", *arguments)
-    return found
+    return result
 
 
 def _train_in_one_of_two(rank: int, arguments: Sequence[str | Path]) -> list[dict[str, float]]:
@@ -242,9 +242,9 @@ def translate(bench: Bench, *paths: Path, more: str = "", data: Path | None = No
         f"{bench.device} {more}"
     )
     printed = fairseq("generate", data or bench.data, "--path", ":".join(map(str, paths)), *options.split())
-    found = {line.split("\t")[0] for line in printed.splitlines() if line.startswith("H-")}
-    if len(found) != 8:
-        raise AssertionError(f"{len(found)} of 8 sentences were translated")
+    actual = {line.split("\t")[0] for line in printed.splitlines() if line.startswith("H-")}
+    if len(actual) != 8:
+        raise AssertionError(f"{len(actual)} of 8 sentences were translated")
 
 
 def training(more: str, bench: Bench, row: str, out: Path) -> None:
@@ -645,21 +645,21 @@ def run_all(
     """Run the cells whose outcome is not kept; what fails in fairseq's own model, too, is not a defect of a row."""
     for way in ways:
         for row in rows:
-            found = kept.get(row, way)
-            if found is None:
-                found = run(bench, row, way)
-                if found.kind == "fails":
-                    own = found if row == baseline(row) else run(bench, baseline(row), way)
-                    found = of_fairseq(own.why) if own.kind == "fails" else found
-                kept.add(row, way, found)
-            done(row, way, found)
+            actual = kept.get(row, way)
+            if actual is None:
+                actual = run(bench, row, way)
+                if actual.kind == "fails":
+                    own = actual if row == baseline(row) else run(bench, baseline(row), way)
+                    actual = of_fairseq(own.why) if own.kind == "fails" else actual
+                kept.add(row, way, actual)
+            done(row, way, actual)
 
 
-def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequence[str]) -> str:
+def table(actual: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequence[str]) -> str:
     """The outcomes of a family as Markdown: what works with all of its systems; what does not with some, and why."""
-    plain = [way for way in ways if all(found[row, way].kind == "works" for row in rows)]
-    absent = [way for way in ways if all(found[row, way].kind == "–" for row in rows)]
-    of_gpus = [way for way in ways if all(found[row, way].kind == "gpu" for row in rows)]
+    plain = [way for way in ways if all(actual[row, way].kind == "works" for row in rows)]
+    absent = [way for way in ways if all(actual[row, way].kind == "–" for row in rows)]
+    of_gpus = [way for way in ways if all(actual[row, way].kind == "gpu" for row in rows)]
     text = f"{_WORK}\n\n"
     for title, names in grouped(plain).items():
         text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
@@ -673,8 +673,8 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
             continue
         reasons: dict[str, list[str]] = {}
         for row in rows:
-            if found[row, way].kind != "works":
-                reasons.setdefault(reason(found[row, way]), []).append(row)
+            if actual[row, way].kind != "works":
+                reasons.setdefault(reason(actual[row, way]), []).append(row)
         text += f"- {way}\n"
         for why, names in reasons.items():
             who = "all" if len(names) == len(rows) else ", ".join(names)
@@ -732,10 +732,10 @@ def outcome_of(why: str) -> Outcome:
 
 def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
     """The cells of some rows, in a folder of their own; what is not plain is printed as it comes."""
-    found: dict[tuple[str, str], Outcome] = {}
+    result: dict[tuple[str, str], Outcome] = {}
 
     def done(row: str, way: str, outcome: Outcome) -> None:
-        found[row, way] = outcome
+        result[row, way] = outcome
         if outcome.kind not in ("works", "–"):
             print(f"{way} · {row}: {outcome.kind}: {outcome.why}", flush=True)
 
@@ -747,7 +747,7 @@ def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[
                 run_all(bench, rows, ways, Kept(outcomes), done)
             finally:
                 bench.pair.close()
-    return found
+    return result
 
 
 HEAD = """# Which options of fairseq work with which system
@@ -765,7 +765,7 @@ _ABSENT = "fairseq has these options only for Transformers: "
 _OF_GPUS = "These options need a GPU, and were not tried: "
 
 
-def page(found: Cells) -> str:
+def page(actual: Cells) -> str:
     """The page of the rows and ways that were run; the inverse of :func:`outcomes_of`."""
     text = HEAD
     for command, where in (
@@ -776,11 +776,11 @@ def page(found: Cells) -> str:
         text += f"\n{fill(f'{command}: {nothing}.', 120, **WHOLE)}\n"
     missing: list[str] = []
     for title, family in FAMILIES.items():
-        rows = [row for row in family if any(known == row for known, _ in found)]
-        ways = [way for way in WAYS if rows and all((row, way) in found for row in rows)]
+        rows = [row for row in family if any(known == row for known, _ in actual)]
+        ways = [way for way in WAYS if rows and all((row, way) in actual for row in rows)]
         missing += [way for way in WAYS if rows and way not in (*ways, *missing)]
         if rows:
-            text += f"\n## {title}\n\nSystems: {', '.join(rows)}.\n\n{table(found, rows, ways)}"
+            text += f"\n## {title}\n\nSystems: {', '.join(rows)}.\n\n{table(actual, rows, ways)}"
     if missing:
         text += "\nNot run in all rows yet: " + ", ".join(missing) + ".\n"
     return text
@@ -788,7 +788,7 @@ def page(found: Cells) -> str:
 
 def outcomes_of(text: str) -> Cells:
     """The outcomes that a page tells, so that one row can be run and the others stay."""
-    found: Cells = {}
+    actual: Cells = {}
     for title, family in FAMILIES.items():
         section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0].partition("\nNot run in all rows")[0]
         if not section:
@@ -800,19 +800,19 @@ def outcomes_of(text: str) -> Cells:
         working, _, absent = working.partition(_ABSENT)
         items = [item for line in working.splitlines() for item in line.partition(": ")[2].rstrip(".").split("; ")]
         plain = ["default", *(item if item in WAYS else f"two processes, {item}" for item in items if item)]
-        found |= {(row, way): Outcome("works") for row in rows for way in plain}
+        actual |= {(row, way): Outcome("works") for row in rows for way in plain}
         for way in " ".join(absent.split()).rstrip(".").split("; ") if absent else ():
-            found |= {(row, way): Outcome("–") for row in rows}
+            actual |= {(row, way): Outcome("–") for row in rows}
         for way in " ".join(of_gpus.split()).rstrip(".").split("; ") if of_gpus else ():
-            found |= {(row, way): Outcome("gpu") for row in rows}
+            actual |= {(row, way): Outcome("gpu") for row in rows}
         for block in failing.split("\n- ")[1:]:
             way, *reasons = block.strip().split("\n  - ")
-            found |= {(row, way.strip()): Outcome("works") for row in rows}
+            actual |= {(row, way.strip()): Outcome("works") for row in rows}
             for line in reasons:
                 names, _, why = line.removeprefix("*").partition("*: ")
                 who = rows if names == "all" else names.split(", ")
-                found |= {(row, way.strip()): outcome_of(why) for row in who}
-    return {(row, way): outcome for (row, way), outcome in found.items() if way in WAYS and row in ROWS}
+                actual |= {(row, way.strip()): outcome_of(why) for row in who}
+    return {(row, way): outcome for (row, way), outcome in actual.items() if way in WAYS and row in ROWS}
 
 
 def main() -> int:
@@ -830,7 +830,7 @@ def main() -> int:
     args.outcomes.parent.mkdir(parents=True, exist_ok=True)
     if args.again:
         args.outcomes.unlink(missing_ok=True)
-    found = outcomes_of(args.page.read_text(encoding="utf-8")) if args.page and args.page.exists() else {}
+    actual = outcomes_of(args.page.read_text(encoding="utf-8")) if args.page and args.page.exists() else {}
     # of one row, each process runs a part of the ways
     shares = [(rows[i :: args.workers], args.ways) for i in range(args.workers)]
     if len(rows) < args.workers:
@@ -839,7 +839,7 @@ def main() -> int:
     with ProcessPoolExecutor(args.workers) as pool:
         for part in pool.map(_run_rows, *zip(*shares), [args.outcomes] * args.workers):
             ran |= part
-    text = page(found | ran)
+    text = page(actual | ran)
     if args.page:
         args.page.write_text(text, encoding="utf-8")
     else:

@@ -79,8 +79,8 @@ def test_intervals_hold_every_line_once():
     ):
         of = Property.of(text)
         intervals = {(one.over, one.to): one.lines.tolist() for one in of.intervals(values)}
-        found = {interval_label(of.name, *bounds): lines for bounds, lines in intervals.items()}
-        assert found == expected
+        actual = {interval_label(of.name, *bounds): lines for bounds, lines in intervals.items()}
+        assert actual == expected
     assert interval_label("depth", None, None) == "all" and interval_label("depth", 1.5, 2.5) == "(1.5, 2.5]"
     assert interval_label("dependency-length", 2, 3) == "(2, 3]", "a mean of 2.5 is in it"
 
@@ -101,8 +101,8 @@ def test_holm_is_the_closed_test_of_bonferroni(p):
 
 
 def test_holm_leaves_out_what_is_not_there():
-    found = significance.holm([0.03, math.nan, 0.02])
-    assert found[0] == pytest.approx(0.04) and math.isnan(found[1]) and found[2] == pytest.approx(0.04)
+    actual = significance.holm([0.03, math.nan, 0.02])
+    assert actual[0] == pytest.approx(0.04) and math.isnan(actual[1]) and actual[2] == pytest.approx(0.04)
 
 
 def texts(n: int, seed: int) -> tuple[list[str], list[list[str]]]:
@@ -120,7 +120,7 @@ def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
     refs, (base, first, second) = texts(60, 1)
     parses = [random_parse(Random(i), i) for i in range(60)]
     prop = Property.of("length@5")
-    found = by_syntax(
+    actual = by_syntax(
         {"base": [base], "ours": [first, second]},
         [Scorer(key, [refs])],
         parses,
@@ -130,7 +130,7 @@ def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
     )
     lengths = [len(parse.words) for parse in parses]
     for interval, chosen in zip(
-        found[0]["intervals"],
+        actual[0]["intervals"],
         ([i for i, n in enumerate(lengths) if n <= 5], [i for i, n in enumerate(lengths) if n > 5]),
     ):
         scorer = Scorer(key, [[refs[i] for i in chosen]])
@@ -165,7 +165,7 @@ def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
         assert test["p"] == pytest.approx((further + 1) / 7)
         assert test["detectable"] == pytest.approx(2.8016 * np.std(differences, ddof=1), rel=1e-3)
     tests = [
-        differences["ours"] for interval in found[0]["intervals"] for differences in interval["differences"].values()
+        differences["ours"] for interval in actual[0]["intervals"] for differences in interval["differences"].values()
     ]
     assert [test["p_holm"] for test in tests] == significance.holm([test["p"] for test in tests])
 
@@ -176,9 +176,9 @@ def test_the_detectable_difference_is_that_of_the_formula():
     scorer = Scorer("ribes", [refs])
     difference = scorer.sentences(ours) - scorer.sentences(base)
     resampled = significance.Resampled(scorer, {"ours": [ours], "base": [base], "same": [ours]}, 3000)
-    found = resampled.difference("ours", "base")
-    assert found.difference == pytest.approx(float(difference.mean()))
-    assert found.detectable == pytest.approx((1.95996 + 0.84162) * difference.std() / math.sqrt(120), rel=0.05)
+    actual = resampled.difference("ours", "base")
+    assert actual.difference == pytest.approx(float(difference.mean()))
+    assert actual.detectable == pytest.approx((1.95996 + 0.84162) * difference.std() / math.sqrt(120), rel=0.05)
     same = resampled.difference("ours", "same")
     assert (same.low, same.high, same.p, same.detectable) == (0, 0, 1, 0)
 
@@ -289,9 +289,9 @@ def test_intervals_with_few_sentences_are_not_tested_beside_those_with_many():
     parses = [random_parse(Random(i), i) for i in range(40)]
     edge = sorted(len(parse.words) for parse in parses)[-5]
     prop = Property.of(f"length@{edge}")
-    found = by_syntax({"a": [base], "b": [ours]}, [Scorer("chrf", [refs])], parses, [prop], baseline="a", resamples=20)
-    many, few = (interval["differences"]["chrF"]["b"] for interval in found[0]["intervals"])
+    actual = by_syntax({"a": [base], "b": [ours]}, [Scorer("chrf", [refs])], parses, [prop], baseline="a", resamples=20)
+    many, few = (interval["differences"]["chrF"]["b"] for interval in actual[0]["intervals"])
     assert few.keys() == {"difference"} and many["p_holm"] == many["p"], "one comparison"
-    scores, tests = (table.render() for table in syntax_tables(found, "a"))
+    scores, tests = (table.render() for table in syntax_tables(actual, "a"))
     assert scores.count("[") == 2 and "fewer than 10 sentences" in scores
     assert "Holm: one comparison, nothing to correct" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3

@@ -42,8 +42,8 @@ def write(path, value) -> str:
     return str(path)
 
 
-def counted(found: contrast.ContrastSet, scores: list[float], kind: str) -> dict[str, tuple[int, int]]:
-    report = contrast.evaluate_contrast(found, {"a": contrast.decisions(found, scores)})
+def counted(actual: contrast.ContrastSet, scores: list[float], kind: str) -> dict[str, tuple[int, int]]:
+    report = contrast.evaluate_contrast(actual, {"a": contrast.decisions(actual, scores)})
     entries = report["groups"][kind]
     return {group: (e["systems"]["a"]["right"], e["systems"]["a"]["items"]) for group, e in entries.items()}
 
@@ -57,9 +57,9 @@ def test_a_byte_order_mark_is_no_part_of_a_set(tmp_path):
 @given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
 @settings(max_examples=30, deadline=None)
 def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
-    found = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
-    scores = scores[: len(found.rows)]
-    assert [text for _, text in found.rows] == [
+    actual = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
+    scores = scores[: len(actual.rows)]
+    assert [text for _, text in actual.rows] == [
         text for entry in LINGEVAL for text in (entry["reference"], *(e["contrastive"] for e in entry["errors"]))
     ]
     # the program reads the scores one after the other
@@ -76,8 +76,8 @@ def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, score
     expected = {
         kind: (by_kind[kind, True], by_kind[kind, True] + by_kind[kind, False]) for kind in ("np", "polarity", "verb")
     }
-    assert counted(found, scores, "category") == expected
-    for distance, (right, items) in counted(found, scores, "distance").items():
+    assert counted(actual, scores, "category") == expected
+    for distance, (right, items) in counted(actual, scores, "distance").items():
         assert (right, items) == (
             by_distance[distance, True],
             by_distance[distance, True] + by_distance[distance, False],
@@ -88,14 +88,14 @@ def test_parallel_files_and_ties(tmp_path):
     for name, lines in (("s", "a b\nc\nd\n"), ("tgt.correct", "A\nB\nC\n"), ("tgt.incorrect", "X\nY\nZ\n")):
         write(tmp_path / f"agree.mt.{name}.gz", lines)
     text = ",".join(f"{tmp_path}/agree.mt.{name}.gz" for name in ("s", "tgt.correct", "tgt.incorrect"))
-    found = read_set(text)
-    assert found.name == "agree.mt" and read_set(f"other={text}").name == "other"
+    actual = read_set(text)
+    assert actual.name == "agree.mt" and read_set(f"other={text}").name == "other"
     # DistilLingEval: first the scores of all correct ones, and a tie is right
-    assert found.rows == [(0, "A"), (1, "B"), (2, "C"), (0, "X"), (1, "Y"), (2, "Z")]
+    assert actual.rows == [(0, "A"), (1, "B"), (2, "C"), (0, "X"), (1, "Y"), (2, "Z")]
     scores = [-1.0, -2.0, -3.0, -2.0, -2.0, -1.0]
-    assert contrast.decisions(found, scores).tolist() == [True, False, False]
-    assert contrast.decisions(found, scores, ties_right=True).tolist() == [True, True, False]
-    assert contrast.ties(found, scores) == 1
+    assert contrast.decisions(actual, scores).tolist() == [True, False, False]
+    assert contrast.decisions(actual, scores, ties_right=True).tolist() == [True, True, False]
+    assert contrast.ties(actual, scores) == 1
     for name in ("s", "tgt.correct", "tgt.incorrect"):
         (tmp_path / "np").mkdir(exist_ok=True)
         write(tmp_path / "np" / f"{name}.de", "a\n")
@@ -105,10 +105,10 @@ def test_parallel_files_and_ties(tmp_path):
 
 def test_tsv_and_several_sets(tmp_path):
     table = "\ufeffid\tsource\tcorrect\tincorrect\tdistance\tcategory\n1\ts\tc\ti\t\tnp\n2\ts t\tc c\ti i\t0\t\n"
-    found = read_set(write(tmp_path / "mine.tsv", table))
-    assert found.sources == ["s", "s t"] and [text for _, text in found.rows] == ["c", "i", "c c", "i i"]
-    assert [(i.category, i.distance) for i in found.items] == [("np", None), ("mine", 0)]
-    both = joined([found, read_set("b=" + write(tmp_path / "b.json", LINGEVAL[:4]))])
+    actual = read_set(write(tmp_path / "mine.tsv", table))
+    assert actual.sources == ["s", "s t"] and [text for _, text in actual.rows] == ["c", "i", "c c", "i i"]
+    assert [(i.category, i.distance) for i in actual.items] == [("np", None), ("mine", 0)]
+    both = joined([actual, read_set("b=" + write(tmp_path / "b.json", LINGEVAL[:4]))])
     assert both.rows[4:6] == [(2, "right 0"), (3, "right 1")] and len(both.items) == 2 + 6
     assert {i.category for i in both.items} == {"mine: np", "mine", "b: np", "b: verb", "b: polarity"}
     for item in both.items:
@@ -117,9 +117,10 @@ def test_tsv_and_several_sets(tmp_path):
 
 def test_an_empty_source_is_told_and_read(tmp_path, caplog):
     path = write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n \ty\tz\n\ty\tz\n")
-    found = read_set(path)
+    actual = read_set(path)
     assert (
-        len(found.items) == 3 and contrast.sources_of(found).tolist()[0] not in contrast.sources_of(found).tolist()[1:]
+        len(actual.items) == 3
+        and contrast.sources_of(actual).tolist()[0] not in contrast.sources_of(actual).tolist()[1:]
     )
     assert [record.getMessage() for record in caplog.records if "line 3" in record.getMessage()]
 
@@ -127,8 +128,8 @@ def test_an_empty_source_is_told_and_read(tmp_path, caplog):
 def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
     with data_error(path="none.json"):
         read_set("none.json")
-    (found,) = read_set(write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n\n")).items
-    assert found.distance is None
+    (actual,) = read_set(write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n\n")).items
+    assert actual.distance is None
 
 
 @pytest.mark.parametrize(
@@ -164,9 +165,9 @@ def test_what_is_no_set_is_named(tmp_path, name, text, line, names):
 def test_wilsons_interval_solves_its_equation(right, total):
     """Its ends are the p for which the observed share is 1.96 standard errors (of p) away."""
     right = min(right, total)
-    found = contrast.accuracy(np.arange(total) < right, np.arange(total))
-    assert found["effective"] == found["sources"] == total
-    for end, sign in ((found["low"], 1), (found["high"], -1)):
+    actual = contrast.accuracy(np.arange(total) < right, np.arange(total))
+    assert actual["effective"] == actual["sources"] == total
+    for end, sign in ((actual["low"], 1), (actual["high"], -1)):
         error = 1.959964 * math.sqrt(max(end * (1 - end), 0) / total)
         assert end + sign * error == pytest.approx(right / total, abs=1e-6)
 
@@ -176,12 +177,12 @@ def test_wilsons_interval_solves_its_equation(right, total):
 def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
     baseline = np.array([False] * gained + [True] * lost + [True, False])
     system = np.array([True] * gained + [False] * lost + [True, False])
-    found = contrast.compare_decisions(baseline, system, np.arange(len(system)))
+    actual = contrast.compare_decisions(baseline, system, np.arange(len(system)))
     n = gained + lost
     chance = [Fraction(math.comb(n, k), 2**n) for k in range(n + 1)]
-    assert found["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
-    assert (found["gained"], found["lost"]) == (gained, lost)
-    assert found["difference"] == pytest.approx((gained - lost) / (n + 2))
+    assert actual["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
+    assert (actual["gained"], actual["lost"]) == (gained, lost)
+    assert actual["difference"] == pytest.approx((gained - lost) / (n + 2))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 7)), min_size=1, max_size=30))
@@ -235,10 +236,10 @@ def test_intervals_hold_the_accuracy_where_items_share_a_source(sources, several
         sizes = rng.integers(1, 8, sources) if several else np.full(sources, 4)
         of = np.repeat(np.arange(sources), sizes)
         right = rng.random(len(of)) < rng.beta(share, 1 - share, sources)[of]  # half of the variance is the source's
-        found = contrast.accuracy(right, of)
-        own += found["low"] <= share <= found["high"]
-        found = contrast.accuracy(right, np.arange(len(of)))
-        alone += found["low"] <= share <= found["high"]
+        actual = contrast.accuracy(right, of)
+        own += actual["low"] <= share <= actual["high"]
+        actual = contrast.accuracy(right, np.arange(len(of)))
+        alone += actual["low"] <= share <= actual["high"]
     assert own / trials > 0.92 > 0.85 > alone / trials, "items as if independent"
 
 
@@ -300,9 +301,9 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     assert command([*argv, "--json", f"{tmp_path}/r.json", "--write-scores", f"{tmp_path}/out"]) == 0
     assert "Wilson" in capsys.readouterr().out
     report = json.loads((tmp_path / "r.json").read_text())
-    found = read_set(path)
-    sources = contrast.sources_of(found)
-    expected = contrast.accuracy(contrast.decisions(found, [-cost for cost in costs]), sources)
+    actual = read_set(path)
+    sources = contrast.sources_of(actual)
+    expected = contrast.accuracy(contrast.decisions(actual, [-cost for cost in costs]), sources)
     assert report["groups"]["all"]["all"]["systems"]["a"] == expected
     assert (tmp_path / "out/a.scores").read_text().splitlines() == [repr(-cost) for cost in costs]
     # two systems: the tests of the two, corrected over the categories

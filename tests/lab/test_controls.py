@@ -117,7 +117,7 @@ def lines(draw, distributions: bool | None = None) -> list[ParsedLine]:
     """A text: lines of 0 to 3 sentences, with multi-word tokens, with and without distributions."""
     rng = Random(draw(st.integers(0, 10**9)))
     arcs = draw(st.booleans()) if distributions is None else distributions
-    found = []
+    result = []
     for number in range(draw(st.integers(1, 6))):
         line = ParsedLine(line_number=number, arcs=[] if arcs else None)
         for _ in range(rng.randint(0, 3)):
@@ -144,15 +144,15 @@ def lines(draw, distributions: bool | None = None) -> list[ParsedLine]:
         line.xpos = ["_"] * len(line.words)
         if not line.words:
             line.arcs = None
-        found.append(line)
-    return found
+        result.append(line)
+    return result
 
 
 def masses(line: ParsedLine) -> list[float]:
-    found = [0.0] * len(line.words)
+    result = [0.0] * len(line.words)
     for word, _, _, p in line.arcs or ():
-        found[word] += p
-    return found
+        result[word] += p
+    return result
 
 
 def control(names: tuple[str, ...], seed: int = 1, **options) -> Control:
@@ -292,10 +292,10 @@ def test_relabelled_keeps_the_probability_of_each_head_and_mixes_no_labels(text,
     for old, new in zip(text, Control(("relabelled",), seed)(text)):
 
         def by_head(line):
-            found = defaultdict(float)
+            result = defaultdict(float)
             for word, head, _, p in line.arcs or ():
-                found[word, head] += p
-            return found
+                result[word, head] += p
+            return result
 
         assert by_head(new) == pytest.approx(by_head(old))
         for word, head in enumerate(new.heads):
@@ -304,19 +304,19 @@ def test_relabelled_keeps_the_probability_of_each_head_and_mixes_no_labels(text,
 
         # each word's labels, given that the head is a word, are those of one word before
         def conditionals(line):
-            found = []
+            result = []
             for word in range(len(line.words)):
                 labels = Counter()
                 for dependent, head, label, p in line.arcs or ():
                     if dependent == word and head != word:
                         labels[label] += p
                 total = sum(labels.values())
-                found.append({label: p / total for label, p in labels.items()})
-            return found
+                result.append({label: p / total for label, p in labels.items()})
+            return result
 
         old_labels = [*conditionals(old), *({label: 1.0} for label in old.deprels)]
-        for found in conditionals(new):
-            assert not found or any(found == pytest.approx(known) for known in old_labels)
+        for result in conditionals(new):
+            assert not result or any(result == pytest.approx(known) for known in old_labels)
 
 
 def test_shuffled_moves_every_tree_to_a_sentence_of_its_length():

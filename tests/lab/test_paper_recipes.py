@@ -19,10 +19,10 @@ names = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent
 
 def figures(path: str, metric: str = "BLEU", test: str | None = None) -> dict[str, float]:
     """The published figures of a recipe by metric and, where there are several, by test."""
-    (found,) = [
+    (result,) = [
         one.figures for one in load_recipe(EXAMPLES / path).published if (one.metric, one.test) == (metric, test)
     ]
-    return found
+    return result
 
 
 @names

@@ -82,10 +82,9 @@ def test_a_recipe_of_a_corpus_ends_with_binarized_data(path, tmp_path):
     assert stores >= {"train", "valid", "test"}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=name_of)
-def test_smoke(path, tmp_path):
-    """From the corpus to the report; without EVERY_RECIPE, to the binarized data or with the last system alone."""
-    recipe, small = reduced(path, tmp_path)
+def smoke_test(path: Path, folder: Path, to: str) -> tuple[Work, list[str], Recipe]:
+    """Runs the smoke test of a recipe up to a kind of stage; without EVERY_RECIPE, of the last system alone."""
+    recipe, small = reduced(path, folder)
     if recipe.corpus.reader == "moses":  # tests are drawn from a corpus of 400 pairs
         words = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
         small.corpus.options.update(words=words, group_size="5", valid_pairs="5")
@@ -94,13 +93,23 @@ def test_smoke(path, tmp_path):
     names = some(small) if extended else list(small.systems)
     if not EVERY:
         names = names[-1:]
-    work = Work(Plan(small, path), names, to="report" if path in TRAINED else "binarize")
-    if path in TRAINED:  # what `run` checks first
+    work = Work(Plan(small, path), names, to=to)
+    if to == "report":  # what `run` checks first
         assert list(problems(work.plan, work.all_stages(), check_line)) == []
     assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
-    if path not in TRAINED:
-        assert list((tmp_path / "out-smoke").rglob("*.syntax.arrow"))
-        return
+    return work, names, recipe
+
+
+@pytest.mark.matrix(8)
+@pytest.mark.parametrize("path", [path for path in RECIPES if path not in TRAINED], ids=name_of)
+def test_a_recipe_ends_with_binarized_data(path, tmp_path):
+    smoke_test(path, tmp_path, "binarize")
+    assert list((tmp_path / "out-smoke").rglob("*.syntax.arrow"))
+
+
+@pytest.mark.parametrize("path", TRAINED, ids=name_of)
+def test_a_recipe_ends_with_a_report(path, tmp_path):
+    work, names, recipe = smoke_test(path, tmp_path, "report")
     report = write_report(work.plan, work.results())[0].read_text(encoding="utf-8")
     for name in names:
         assert f"| {name} |" in report

@@ -42,10 +42,10 @@ def test_attachment_is_that_of_the_shared_task_apart_from_subtypes():
     for subtypes in (True, False):
         if not subtypes:
             gold.deprels, parsed.deprels = ([label[:1] for label in line.deprels] for line in (gold, parsed))
-        found = calibration.calibration_report(calibration.compare_parses([gold], [parsed]), 10, None)
+        actual = calibration.calibration_report(calibration.compare_parses([gold], [parsed]), 10, None)
         scores = attachment.score_trees(*(attachment.collect_words([line], "x") for line in (gold, parsed)))
-        assert found["uas"] == pytest.approx(scores["UAS"].f1) and 0.6 < found["uas"] < 1
-        assert found["las"] < scores["LAS"].f1 if subtypes else found["las"] == pytest.approx(scores["LAS"].f1)
+        assert actual["uas"] == pytest.approx(scores["UAS"].f1) and 0.6 < actual["uas"] < 1
+        assert actual["las"] < scores["LAS"].f1 if subtypes else actual["las"] == pytest.approx(scores["LAS"].f1)
 
 
 def softmaxes(n: int, size: int, temperature: float) -> tuple[np.ndarray, Choices]:
@@ -114,10 +114,10 @@ def test_a_temperature_on_probabilities_is_one_on_scores():
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 def test_a_known_temperature_is_found(temperature):
     _, choices = softmaxes(20_000, 8, temperature)
-    found = calibration.fit_temperature(choices)
-    assert abs(found - temperature) < 0.05 * temperature
+    actual = calibration.fit_temperature(choices)
+    assert abs(actual - temperature) < 0.05 * temperature
     before = calibration.calibration_error(*choices.best())
-    after = calibration.calibration_error(*choices.at(found).best())
+    after = calibration.calibration_error(*choices.at(actual).best())
     assert after < 0.015 and (before > 0.03 or temperature == 1.0)
     assert abs(calibration.held_out_error(choices) - after) < 0.01
 
@@ -154,10 +154,10 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
     for more in ([], ["--structured"]):
         command = ["calibrate", "--gold", str(gold), "--json", str(report), "--picture", str(picture), *toy, *more]
         assert main(command) == 0
-        found = json.loads(report.read_text())
-        assert ("temperature" in found) is not bool(more)
-        assert found["words"] == sum(len(line.split()) for line in sentences(20, seed=3))
-        assert found["kept"][-1]["mass"] > 0.9
+        actual = json.loads(report.read_text())
+        assert ("temperature" in actual) is not bool(more)
+        assert actual["words"] == sum(len(line.split()) for line in sentences(20, seed=3))
+        assert actual["kept"][-1]["mass"] > 0.9
         assert picture.read_bytes().startswith(b"\x89PNG")
     parsed.write_text(PARSED)
     before = gold.read_text()
@@ -174,8 +174,8 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
 def fitted(capsys, *arguments) -> tuple[float, float]:
     """The temperatures that the command prints."""
     assert main(["calibrate", *map(str, arguments)]) == 0
-    found = re.search(r"--temperature (\S+) --label-temperature (\S+);", capsys.readouterr().out)
-    return float(found[1]), float(found[2])
+    actual = re.search(r"--temperature (\S+) --label-temperature (\S+);", capsys.readouterr().out)
+    return float(actual[1]), float(actual[2])
 
 
 def test_a_fit_is_of_the_scores_whatever_they_were_divided_by(tmp_path, capsys):

@@ -197,8 +197,8 @@ def test_a_legend_has_every_name():
         plot.reliability_diagram({name: [(0.5, 0.5, 9)] for name in names}),
     ):
         legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
-        found = [text.get_text().strip().partition(" ")[0] for text in legend.get_texts()]
-        assert [name for name in found if name in names] == names
+        actual = [text.get_text().strip().partition(" ")[0] for text in legend.get_texts()]
+        assert [name for name in actual if name in names] == names
 
 
 def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):

@@ -91,8 +91,8 @@ def test_randomization_is_that_of_sacrebleus_command(files, report):
     printed = re.findall(r"\(p = ([\d.]+)\)", row)
     assert len(printed) == 3
     for metric, p in zip(("BLEU", "chrF", "TER"), printed):
-        found = report["systems"][1]["tests"][metric]["runs"][0]["randomization"]
-        assert f"{found['p']:.4f}" == p
+        actual = report["systems"][1]["tests"][metric]["runs"][0]["randomization"]
+        assert f"{actual['p']:.4f}" == p
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_pat
     for base in "ab":
         alone = evaluate(systems, [refs], options, baseline=base)
         expected = {system["name"]: system["tests"] for system in alone["systems"] if "tests" in system}
-        found = {s["name"]: s["tests"] for s in both["systems"] if "tests" in s} if base == "b" else None
-        assert (found or both["also_against"][base]) == expected
+        actual = {s["name"]: s["tests"] for s in both["systems"] if "tests" in s} if base == "b" else None
+        assert (actual or both["also_against"][base]) == expected
     assert list(both["also_against"]) == ["a"]
     assert [table.title for table in [*score_tables(both)][1:]] == ["Against b", "Against a"]
     with pytest.raises(SyntaxDataError):
@@ -202,9 +202,9 @@ def test_length_is_the_sources_where_a_source_is_given(files):
     refs = read_text(files / "ref")
     source = ["w"] * 100 + ["w w w w w w"] * 50
     options = ScoreOptions(metrics=["bleu"], by_length=5)
-    found = evaluate([read_system(str(files / "a"))], [refs], options, sources=source)["by_length"]
-    assert found["of"] == "source"
-    assert [(b["over"], b["to"], b["sentences"]) for b in found["buckets"]] == [(0, 5, 100), (5, 10, 50)]
+    actual = evaluate([read_system(str(files / "a"))], [refs], options, sources=source)["by_length"]
+    assert actual["of"] == "source"
+    assert [(b["over"], b["to"], b["sentences"]) for b in actual["buckets"]] == [(0, 5, 100), (5, 10, 50)]
 
 
 def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
@@ -225,10 +225,10 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     assert len(tests["runs"]) == 3 and "randomization" not in tests["runs"][0]
     scorer = metrics.Scorer("chrf", [refs])
     every = {system.name: [run.lines for run in system.runs] for system in systems}
-    found = significance.Resampled(scorer, every, 100).difference("b", "a")
-    assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == found.p
-    assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (found.low, found.high)
-    assert tests["difference"] == pytest.approx(found.difference)
+    actual = significance.Resampled(scorer, every, 100).difference("b", "a")
+    assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == actual.p
+    assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (actual.low, actual.high)
+    assert tests["difference"] == pytest.approx(actual.difference)
     text = next(score_tables(report)).render()
     assert "±" in text and "seeds" in text
 
@@ -280,10 +280,10 @@ def test_randomization_is_sacrebleus_where_no_trial_equals_the_observed_differen
     for key in ("bleu", "chrf"):
         scorer = metrics.Scorer(key, [refs])
         signatures, scores = PairedTest([("a", a), ("b", b)], {"": scorer.metric}, None, "ar", n_samples=300)()
-        found = significance.randomization_test(scorer, a, b, 300)
+        actual = significance.randomization_test(scorer, a, b, 300)
         (name,) = signatures
-        assert found == {"p": scores[name][1].p_value, "signature": str(signatures[name])}
-        assert 1 / 301 < found["p"] < 1
+        assert actual == {"p": scores[name][1].p_value, "signature": str(signatures[name])}
+        assert 1 / 301 < actual["p"] < 1
 
 
 def test_means_of_the_same_seeds_in_another_order_do_not_differ():
@@ -346,10 +346,10 @@ def test_distinct_1_counts_all_hypotheses():
 def test_bleu_and_distinct_1_of_varied_translations_are_those_of_each_distance():
     references = {0: "a b c d e f", 1: "g h i j k"}
     texts = [(0, 0, "a b c d e f"), (1, 0, "g h i j x"), (0, 2, "a b c x e f"), (0, 2, "a b c d"), (1, 2, "y")]
-    found = diversity.measure_diversity(
+    actual = diversity.measure_diversity(
         [diversity.Variation(s, distance, (), text) for s, distance, text in texts], references
     )
-    for row, distance in zip(found, (0, 2), strict=True):
+    for row, distance in zip(actual, (0, 2), strict=True):
         group = [(text, references[s]) for s, d, text in texts if d == distance]
         lines, refs = map(list, zip(*group))
         words = " ".join(lines).split()
@@ -443,10 +443,10 @@ def test_only_lines_that_another_file_has_are_scored(files, tmp_path):
     chosen.write_text("".join("x\n" if number % 3 else " \n" for number in range(len(refs))))
     for name, path in part.items():
         path.write_text("".join(f"{line}\n" for number, line in enumerate(read_text(files / name)) if number % 3))
-    found = [tmp_path / "some.json", tmp_path / "part.json"]
-    run("score", "--ref", files / "ref", "--sys", f"a={files / 'a'}", "--lines", chosen, "--json", found[0])
-    run("score", "--ref", part["ref"], "--sys", f"a={part['a']}", "--json", found[1])
-    some, alone = (json.loads(path.read_text()) for path in found)
+    actual = [tmp_path / "some.json", tmp_path / "part.json"]
+    run("score", "--ref", files / "ref", "--sys", f"a={files / 'a'}", "--lines", chosen, "--json", actual[0])
+    run("score", "--ref", part["ref"], "--sys", f"a={part['a']}", "--json", actual[1])
+    some, alone = (json.loads(path.read_text()) for path in actual)
     assert some["systems"][0]["mean"] == alone["systems"][0]["mean"] and some["sentences"] == alone["sentences"]
     chosen.write_text("\n" * len(refs))
     with data_error(path="chosen", option="--lines"):

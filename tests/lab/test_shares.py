@@ -52,10 +52,10 @@ def test_figures_are_those_of_sacrebleu(key):
     gain, with_it = corpus("S") - corpus("base"), corpus("S.linear") - corpus("base")
     assert rows[0]["gain"][0] == pytest.approx(gain)
     assert list(rows[0]["controls"]) == ["linear"], "of the random control there is no run"
-    found = rows[0]["controls"]["linear"]
-    assert found["gain"][0] == pytest.approx(with_it)
-    assert found["syntax"][0] == pytest.approx(gain - with_it)
-    assert found["kept"][0] == pytest.approx(with_it / gain)
+    actual = rows[0]["controls"]["linear"]
+    assert actual["gain"][0] == pytest.approx(with_it)
+    assert actual["syntax"][0] == pytest.approx(gain - with_it)
+    assert actual["kept"][0] == pytest.approx(with_it / gain)
     assert rows[1]["controls"] == {}
     for row in rows:
         assert row["gain"][1] < row["gain"][0] < row["gain"][2]
@@ -64,10 +64,12 @@ def test_figures_are_those_of_sacrebleu(key):
 def test_a_subset_of_the_sentences():
     systems = runs(base=0.4, S=0.1)
     chosen = [1, 4, 9, 16, 25]
-    found = measure_shares(Resampled(Scorer("bleu", [REFERENCES]), systems, 5, subset=chosen), "base", [])[0]["gain"][0]
-    part = {n: [[lines[i] for i in chosen] for lines in found] for n, found in systems.items()}
+    actual = measure_shares(Resampled(Scorer("bleu", [REFERENCES]), systems, 5, subset=chosen), "base", [])[0]["gain"][
+        0
+    ]
+    part = {n: [[lines[i] for i in chosen] for lines in actual] for n, actual in systems.items()}
     scorer = Scorer("bleu", [[REFERENCES[i] for i in chosen]])
-    assert found == pytest.approx(measure_shares(Resampled(scorer, part, 5), "base", [])[0]["gain"][0])
+    assert actual == pytest.approx(measure_shares(Resampled(scorer, part, 5), "base", [])[0]["gain"][0])
 
 
 def test_intervals_of_a_property():
@@ -75,19 +77,19 @@ def test_intervals_of_a_property():
     systems = runs(base=0.4, S=0.1, S_linear=0.2)
     parses = [Namespace(words=["w"] * (2 if n < 10 else 5)) for n in range(30)]
     scorer = Scorer("chrf", [REFERENCES])
-    (found,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], draws=10)
-    assert [i["sentences"] for i in found["intervals"]] == [10, 20]
+    (actual,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], draws=10)
+    assert [i["sentences"] for i in actual["intervals"]] == [10, 20]
     resampled = Resampled(scorer, systems, 10, subset=range(10))
-    assert found["intervals"][0]["rows"] == measure_shares(resampled, "base", ["linear"])
+    assert actual["intervals"][0]["rows"] == measure_shares(resampled, "base", ["linear"])
     groups = [str(n // 3) for n in range(30)]
     grouped = Resampled(scorer, systems, 10, subset=range(10), groups=groups)
     options = {"draws": 10, "groups": groups}
     (of_groups,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], **options)
     assert of_groups["intervals"][0]["rows"] == measure_shares(grouped, "base", ["linear"])
-    assert of_groups["intervals"][0]["rows"] != found["intervals"][0]["rows"]
+    assert of_groups["intervals"][0]["rows"] != actual["intervals"][0]["rows"]
     assert [i["groups"] for i in of_groups["intervals"]] == [4, 7], "one is in both"
     assert "(" not in str(by_table("chrF", of_groups).rows), "too few groups for intervals, although not sentences"
-    table = by_table("chrF", found)
+    table = by_table("chrF", actual)
     assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 4
     assert all("(" in cell for row in table.rows[1:] for cell in row[1:])
 

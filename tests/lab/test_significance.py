@@ -101,11 +101,11 @@ def test_interval_and_p_are_those_of_all_samples_of_five_sentences():
     chances, observed = np.array(ways) / 5**5, gain(range(5))
     mean = float(gains @ chances)
     expected = chances[abs(gains - observed) >= abs(observed)].sum()
-    found = Resampled(Scorer("bleu", [refs]), {"a": [base], "b": [ours]}, 8000).difference("b", "a")
-    assert found.difference == pytest.approx(observed)
-    assert 0.05 < expected < 0.95 and found.p == pytest.approx(expected, abs=0.02)
-    assert found.detectable == pytest.approx(2.8016 * ((gains - mean) ** 2 @ chances) ** 0.5, rel=0.03)
-    for bound, share in ((found.low, 0.025), (found.high, 0.975)):
+    actual = Resampled(Scorer("bleu", [refs]), {"a": [base], "b": [ours]}, 8000).difference("b", "a")
+    assert actual.difference == pytest.approx(observed)
+    assert 0.05 < expected < 0.95 and actual.p == pytest.approx(expected, abs=0.02)
+    assert actual.detectable == pytest.approx(2.8016 * ((gains - mean) ** 2 @ chances) ** 0.5, rel=0.03)
+    for bound, share in ((actual.low, 0.025), (actual.high, 0.975)):
         below, up_to = (chances[gains < bound + shift].sum() for shift in (-1e-6, 1e-6))
         assert below - 0.006 < share < up_to + 0.006
 
@@ -117,8 +117,8 @@ def test_p_of_a_metric_of_few_values_does_not_depend_on_which_sentences_differ()
     wrong = ["wrong"] * 100
     for start in range(0, 100, 10):
         better = ["right" if start <= line < start + 4 else "wrong" for line in range(100)]
-        found = Resampled(scorer, {"a": [wrong], "b": [better]}, 2000).difference("b", "a")
-        assert found.p == pytest.approx(by_hand, abs=0.02) and found.p > 0.05
+        actual = Resampled(scorer, {"a": [wrong], "b": [better]}, 2000).difference("b", "a")
+        assert actual.p == pytest.approx(by_hand, abs=0.02) and actual.p > 0.05
 
 
 def test_equal_differences_have_no_variance_to_test():
@@ -250,6 +250,7 @@ def test_the_variance_is_that_of_two_crossed_random_effects(seeds, of_seeds):
     assert drawn.mean() == pytest.approx(mean, abs=0.01)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds, of_seeds, least, most",
@@ -258,17 +259,17 @@ def test_the_variance_is_that_of_two_crossed_random_effects(seeds, of_seeds):
 def test_systems_that_are_alike_differ_as_seldom_as_is_said(seeds, of_seeds, least, most):
     """By the simulation of the table, with fewer draws and trials."""
     rng, trials = np.random.default_rng(2), 400
-    found = SimpleNamespace(outside=0, small=0, one_sided=0)
+    actual = SimpleNamespace(outside=0, small=0, one_sided=0)
     for _ in range(trials):
         drawn = Resampled(Mean(), alike(rng, seeds, of_seeds), 200)
         difference = drawn.difference("b", "a")
-        found.outside += not difference.low <= 0 <= difference.high
-        found.small += difference.p < 0.05
+        actual.outside += not difference.low <= 0 <= difference.high
+        actual.small += difference.p < 0.05
         # what sacrebleu does: the draws that are further, on the side of the difference
         shifted = (drawn.scores["b"] - drawn.scores["a"]) * np.sign(difference.difference)
-        found.one_sided += (shifted - shifted.mean() > abs(difference.difference)).mean() < 0.05
-    assert least < found.outside / trials < most and least < found.small / trials < most
-    assert found.one_sided > 1.5 * found.small, "a p of one side would find twice as many"
+        actual.one_sided += (shifted - shifted.mean() > abs(difference.difference)).mean() < 0.05
+    assert least < actual.outside / trials < most and least < actual.small / trials < most
+    assert actual.one_sided > 1.5 * actual.small, "a p of one side would find twice as many"
 
 
 @pytest.mark.slow
@@ -282,13 +283,13 @@ def test_one_seed_is_judged_as_by_randomization(key):
         rng = random.Random(seed)
         return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in references]
 
-    found = []
+    actual = []
     for seed in range(6):
         base, ours = run(0.22, seed), run(0.22 - 0.004 * seed, 100 + seed)
         p = randomization_test(scorer, base, ours, 2000)["p"]
-        found.append((p, Resampled(scorer, {"a": [base], "b": [ours]}, 2000).difference("b", "a").p))
-    assert max(abs(one - other) for one, other in found) < 0.05, found
-    assert min(p for p, _ in found) < 0.1 < 0.5 < max(p for p, _ in found), "likely and unlikely ones"
+        actual.append((p, Resampled(scorer, {"a": [base], "b": [ours]}, 2000).difference("b", "a").p))
+    assert max(abs(one - other) for one, other in actual) < 0.05, actual
+    assert min(p for p, _ in actual) < 0.1 < 0.5 < max(p for p, _ in actual), "likely and unlikely ones"
 
 
 def test_pairs_of_seeds_begin_again_where_a_system_has_more():

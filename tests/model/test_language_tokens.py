@@ -89,14 +89,14 @@ def test_the_decoder_reads_it_after_its_start(left):
     padded = torch.tensor([[PAD] * (width - len(r)) + r if left else r + [PAD] * (width - len(r)) for r in rows])
     encoded = ours.encoder(torch.tensor([[4, 5, END]] * 3))
     features = ours.decoder(padded, encoder_out=encoded)[0]
-    for row, found, given in zip(rows, features, padded):
+    for row, actual, given in zip(rows, features, padded):
         one = {
             name: [t[:, :1] if t.dim() == 3 else t[:1] for t in value]
             for name, value in encoded.items()
             if name != "step"
         }
         expected = plain.decoder(torch.tensor([[END, LANGUAGE, *row[1:]]]), encoder_out=one)[0][0, 1:]
-        torch.testing.assert_close(found[given.ne(PAD)], expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(actual[given.ne(PAD)], expected, atol=1e-6, rtol=1e-5)
         state: dict = {}
         for length in range(1, len(row) + 1):
             step = ours.decoder(torch.tensor([row[:length]]), encoder_out=one, incremental_state=state)[0]
@@ -111,7 +111,7 @@ def test_alignments_do_not_see_it(left):
     plain.load_state_dict(ours.state_dict())
     batch, targets = lines(), [torch.tensor([9, 10, 11, END]), torch.tensor([12, END])] * 2
     net_input = sample(batch, left, syntax=False)["net_input"]
-    found = attention_weights(ours, net_input, targets)
+    actual = attention_weights(ours, net_input, targets)
     width = net_input["src_tokens"].size(1)
     for number, (line, target) in enumerate(zip(batch, targets)):
         tokens = torch.tensor([[LANGUAGE, *line.tokens]])
@@ -120,8 +120,8 @@ def test_alignments_do_not_see_it(left):
         n, t = len(line.tokens), len(target)
         columns = slice(width - n, width) if left else slice(n)
         for kind, rows in (("cross", slice(t)), ("encoder", columns)):
-            assert found[kind][0].shape[2:] == (4 if kind == "cross" else width, width)
-            for layer, expected in zip(found[kind], alone[kind]):
+            assert actual[kind][0].shape[2:] == (4 if kind == "cross" else width, width)
+            for layer, expected in zip(actual[kind], alone[kind]):
                 torch.testing.assert_close(
                     layer[number, :, rows, columns], expected[0, :, 1:, 1:], atol=1e-5, rtol=1e-4
                 )
@@ -133,5 +133,5 @@ def test_the_decoder_can_begin_with_another_symbol(option):
     plain = tiny_model("syntax_transformer").eval()
     plain.load_state_dict(ours.state_dict())
     encoded = ours.encoder(torch.tensor([[4, 5, END]]))
-    found = ours.decoder(torch.tensor([[END, 9, 10]]), encoder_out=encoded)[0]
-    torch.testing.assert_close(found, plain.decoder(torch.tensor([[LANGUAGE, 9, 10]]), encoder_out=encoded)[0])
+    actual = ours.decoder(torch.tensor([[END, 9, 10]]), encoder_out=encoded)[0]
+    torch.testing.assert_close(actual, plain.decoder(torch.tensor([[LANGUAGE, 9, 10]]), encoder_out=encoded)[0])

@@ -50,16 +50,16 @@ def test_a_decoder_layer_is_fairseqs_but_for_its_terms(scales, normalize_before)
     expected = plain(x, encoder_out=source, self_attn_mask=FUTURE)[0]
     gradients = torch.autograd.grad(expected.square().sum(), list(plain.parameters()))
     for terms, observe in (([], []), ([Plus(1.0)], [1])):
-        found, *_ = ours(x, encoder_out=source, self_attn_mask=FUTURE, terms=terms, observe=observe)
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-        own = torch.autograd.grad(found.square().sum(), list(ours.parameters()))
+        actual, *_ = ours(x, encoder_out=source, self_attn_mask=FUTURE, terms=terms, observe=observe)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        own = torch.autograd.grad(actual.square().sum(), list(ours.parameters()))
         torch.testing.assert_close(own, gradients, atol=1e-2, rtol=1e-3)
     states: tuple[dict, dict] = {}, {}
     plain.eval(), ours.eval()
     for step in x.split(1):
         inputs = [{"encoder_out": source, "incremental_state": state} for state in states]
-        found, *_ = ours(step, **inputs[1], terms=[Plus(1.0)], observe=[])
-        torch.testing.assert_close(found, plain(step, **inputs[0])[0], atol=1e-4, rtol=1e-4)
+        actual, *_ = ours(step, **inputs[1], terms=[Plus(1.0)], observe=[])
+        torch.testing.assert_close(actual, plain(step, **inputs[0])[0], atol=1e-4, rtol=1e-4)
 
 
 def test_threads_share_a_model_without_each_others_terms():

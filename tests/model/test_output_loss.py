@@ -56,11 +56,11 @@ def test_loss_and_gradients_are_those_of_loops(smoothing, chunk, has_bias, scale
     tensors, y = layer(scale, has_bias=has_bias)
     h, w, b = ([*tensors, torch.zeros(V)])[:3]
     expected, nll, grads = by_loops(h.tolist(), w.tolist(), b.tolist(), y.tolist(), smoothing)
-    found = output_loss(h, w, b if has_bias else None, y, smoothing, chunk=chunk, count=True)
-    (3 * found.loss).backward()
-    assert found.loss.item() == pytest.approx(expected, rel=1e-10)
-    assert found.nll.item() == pytest.approx(nll, rel=1e-10) and not found.nll.requires_grad
-    assert found.correct.item() == (h @ w.t() + b).argmax(dim=1).eq(y).sum()
+    actual = output_loss(h, w, b if has_bias else None, y, smoothing, chunk=chunk, count=True)
+    (3 * actual.loss).backward()
+    assert actual.loss.item() == pytest.approx(expected, rel=1e-10)
+    assert actual.nll.item() == pytest.approx(nll, rel=1e-10) and not actual.nll.requires_grad
+    assert actual.correct.item() == (h @ w.t() + b).argmax(dim=1).eq(y).sum()
     for tensor, grad in zip(tensors, grads):
         torch.testing.assert_close(tensor.grad / 3, torch.tensor(grad, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
@@ -88,16 +88,16 @@ def test_half_precision_rounds_logits_and_gradients_only(dtype):
     """The sums are float32, and a loss scale reaches the gradients before they are rounded."""
     (h, w), y = layer(2.0, dtype, has_bias=False)
     scale = 2.0**12
-    found = output_loss(h, w, None, y, 0.1)
-    (found.loss * scale).backward()
+    actual = output_loss(h, w, None, y, 0.1)
+    (actual.loss * scale).backward()
     logits = (h @ w.t()).detach().double().requires_grad_()
     scores = logits.log_softmax(dim=1)
     off = 0.1 / (V - 1)
     expected = -(0.9 - off) * scores[range(N), y].sum() - off * scores.sum()
     expected.backward()
-    assert found.nll.dtype == torch.float32
-    assert found.nll.item() == pytest.approx(-scores[range(N), y].sum().item(), rel=1e-6)
-    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-4)  # the sum of all logits is not rounded
+    assert actual.nll.dtype == torch.float32
+    assert actual.nll.item() == pytest.approx(-scores[range(N), y].sum().item(), rel=1e-6)
+    assert actual.loss.item() == pytest.approx(expected.item(), rel=1e-4)  # the sum of all logits is not rounded
     for tensor, grad in ((h, logits.grad @ w.double()), (w, logits.grad.t() @ h.double())):
         exact = (scale * grad).to(dtype)  # one rounding; in float16, elements below 6e-8 would be lost without scale
         torch.testing.assert_close(tensor.grad, exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
@@ -125,11 +125,11 @@ def test_a_gpu_rounds_the_gradient_by_the_logits_too(dtype):
 def test_mixed_precision_rounds_the_logits_as_the_layer_would():
     (h, w, b), y = layer(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = output_loss(h, w, b, y, 0.1, chunk=2)
+        actual = output_loss(h, w, b, y, 0.1, chunk=2)
         logits = torch.nn.functional.linear(h, w, b)
     assert logits.dtype == torch.bfloat16
-    assert found.nll.item() == pytest.approx(-logits.float().log_softmax(1)[range(N), y].sum().item(), rel=5e-3)
-    found.loss.backward()
+    assert actual.nll.item() == pytest.approx(-logits.float().log_softmax(1)[range(N), y].sum().item(), rel=5e-3)
+    actual.loss.backward()
     assert w.grad.dtype == torch.float32
 
 

@@ -34,12 +34,12 @@ def edges(heads: list[int], word: int) -> list[int]:
     """The number of edges from a word to each other word of the line, by a search in breadth."""
     steps = [UNCONNECTED] * len(heads)
     steps[word] = 0
-    found = [word]
-    for at in found:
+    actual = [word]
+    for at in actual:
         for other in {heads[at], *children(heads, at)}:
             if steps[other] == UNCONNECTED:
                 steps[other] = steps[at] + 1
-                found.append(other)
+                actual.append(other)
     return steps
 
 

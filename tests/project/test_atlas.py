@@ -67,8 +67,8 @@ def test_crossings_within_sentences_and_of_neighbours():
     parse = ParsedLine(words, [0] * 6, ["d"] * 6, words, words, [], None, [(0, 3), (3, 6)], 0)
     links = [(0, 6), (0, 7), (1, 5), (2, 4), (3, 0), (5, 2)]
     assert word_order.of_sentences(links, parse.sentences) == [[(0, 6), (0, 7), (1, 5), (2, 4)], [(3, 0), (5, 2)]]
-    found = word_order.measure([parse], [links])
-    assert found == {"crossing": 5 / 6, "neighbours": 3 / 4, "aligned": 5 / 6, "lines": 1}
+    actual = word_order.measure([parse], [links])
+    assert actual == {"crossing": 5 / 6, "neighbours": 3 / 4, "aligned": 5 / 6, "lines": 1}
     with pytest.raises(ValueError):  # eflomal left out a line: those after it are of other sentences
         word_order.measure([parse, parse], [links])
 
@@ -249,18 +249,18 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["page.py", "--results", str(results), "--output", str(tmp_path / "page")])
     assert page.main() == 0
     text = (tmp_path / "page" / "what-syntax-gives.md").read_text(encoding="utf-8")
-    found = json.loads(results.read_text())["languages"]
-    assert found["there"]["metrics"]["BLEU"]["scores"]["transformer"] == 100, "its translations are a reference"
-    (gain, lengths) = found["back"]["metrics"]["BLEU"]["rows"][0]["gain"], found["back"]["lengths"]
+    actual = json.loads(results.read_text())["languages"]
+    assert actual["there"]["metrics"]["BLEU"]["scores"]["transformer"] == 100, "its translations are a reference"
+    (gain, lengths) = actual["back"]["metrics"]["BLEU"]["rows"][0]["gain"], actual["back"]["lengths"]
     alone = measure.Resampled(measure.scorers([references], of)["BLEU"], measure.runs_of(of, "test"), 1000)
-    of_relative = found["back"]["relative"]["metrics"]["BLEU"]
+    of_relative = actual["back"]["relative"]["metrics"]["BLEU"]
     assert of_relative["gain"][1] > 0 > of_relative["parse"][2] > of_relative["control"][2]
     assert of_relative["gain"][0] + of_relative["parse"][0] == pytest.approx(gain[0], abs=3e-4)
     (beside,) = of_relative["beside"]
     linear = beside["controls"]["linear"]
     assert beside["system"] == "PSH" and beside["gain"][2] < 0 < linear["syntax"][1]
     assert beside["gain"][0] - linear["gain"][0] == pytest.approx(linear["syntax"][0], abs=3e-4)
-    assert "relative" not in found["back"]["seeds"]
+    assert "relative" not in actual["back"]["seeds"]
     # On ATIS, the usual parse has a name in those of the systems.
     runs = measure.runs_of(of, "test")
     of_gold = {f"{name}.gold" if name.endswith("PSH") else name: each for name, each in runs.items()}
@@ -269,15 +269,15 @@ def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
         for some, system in ((runs, "PSH"), (of_gold, "PSH.gold"))
     )
     assert usual == gold
-    assert [one["property"] for one in found["back"]["metrics"]["BLEU"]["by"]] == ["depth"], "the recipe's"
+    assert [one["property"] for one in actual["back"]["metrics"]["BLEU"]["by"]] == ["depth"], "the recipe's"
     of_sentences = alone.difference("PSH", "transformer")
-    assert found["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
+    assert actual["back"]["groups"] == 10 and gain[2] - gain[1] < (of_sentences.high - of_sentences.low) / 2
     assert 100 > lengths["PSH"] > lengths["transformer"] == lengths["PSH.linear"]
     assert gain[1] > 0 and _shown(gain, "\u00a0to\u00a0") in text
     assert all(f"| {name} | {shared.NOT_RUN} |" in text for name in ("there", "back"))
     mean = json.loads(results.read_text())["mean"]
     of_mean = {row["system"]: row["gain"][0] for row in mean["metrics"]["BLEU"]}
-    of_each = [row["gain"][0] for one in found.values() for row in one["relative"]["metrics"]["BLEU"]["beside"]]
+    of_each = [row["gain"][0] for one in actual.values() for row in one["relative"]["metrics"]["BLEU"]["beside"]]
     assert mean["languages"] == ["there", "back"] and of_mean["PSH"] == pytest.approx(np.mean(of_each), abs=3e-4)
     assert not re.search("LibreOffice|Multi30k|ATIS|German|six", text)
     assert (tmp_path / "page" / "figures" / "atlas-languages.svg").exists()
@@ -293,9 +293,9 @@ def test_a_length_penalty_only_orders_the_translations_of_a_beam(toy, trained, t
         return tmp_path / "out"
 
     beams = length_penalty.beams_of(generated(1, nbest=4))
-    found = {penalty: length_penalty.best(beams, penalty) for penalty in (0.0, 1.0, 2.5)}
-    assert found[0.0] != found[2.5]
-    for penalty, lines in found.items():
+    actual = {penalty: length_penalty.best(beams, penalty) for penalty in (0.0, 1.0, 2.5)}
+    assert actual[0.0] != actual[2.5]
+    for penalty, lines in actual.items():
         assert lines == measure.read_translations(generated(penalty, nbest=1)).lines
 
 

@@ -378,16 +378,16 @@ def public_modules() -> list[str]:
 
 def without_docstring(module: ModuleType) -> list[str]:
     """Public names of a module, and public methods of its classes, that say nothing of themselves."""
-    found = []
+    result = []
     for name in module.__all__:
         value = getattr(module, name)
         if inspect.isroutine(value) or inspect.isclass(value):
-            found += [] if inspect.getdoc(value) else [name]
+            result += [] if inspect.getdoc(value) else [name]
         if inspect.isclass(value):
             own = [key for key, one in vars(value).items() if inspect.isroutine(one) or isinstance(one, property)]
             # getattr: an override has the docstring of what it overrides
-            found += [f"{name}.{key}" for key in own if key[0] != "_" and not inspect.getdoc(getattr(value, key))]
-    return found
+            result += [f"{name}.{key}" for key in own if key[0] != "_" and not inspect.getdoc(getattr(value, key))]
+    return result
 
 
 def test_every_public_name_has_a_docstring() -> None:

@@ -43,12 +43,12 @@ def test_a_measure_says_when_and_of_which_commit_it_was(results, monkeypatch):
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
-    found = recorded()
-    assert head.startswith(found["commit"]) and len(found["commit"]) >= 8 and found["date"].count("-") == 2
+    actual = recorded()
+    assert head.startswith(actual["commit"]) and len(actual["commit"]) >= 8 and actual["date"].count("-") == 2
     program.write_text("2\n")
-    assert recorded()["commit"] == f"{found['commit']}+"
-    assert [row["commit"] for row in harness.records()] == [None, found["commit"], f"{found['commit']}+"]
-    assert found["ratio"] == 2.0 and json.loads(results.read_text().splitlines()[1]) == found
+    assert recorded()["commit"] == f"{actual['commit']}+"
+    assert [row["commit"] for row in harness.records()] == [None, actual["commit"], f"{actual['commit']}+"]
+    assert actual["ratio"] == 2.0 and json.loads(results.read_text().splitlines()[1]) == actual
 
 
 def test_pages_take_the_last_measure_on_one_cpu_thread(results):

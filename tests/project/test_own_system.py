@@ -82,6 +82,7 @@ def test_every_command_that_takes_a_model_takes_plugins():
         assert has_option == (builds or name in ("run", "init")), name
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", USES)
 def test_commands_load_its_models(shell, model, name):

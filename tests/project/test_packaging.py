@@ -301,17 +301,17 @@ def test_make_installs_once_and_in_order(tmp_path):
     assert again[-2:] == runs and "-m gpu" in runs[0] and "not gpu" in runs[1]
     # Another PyTorch than the one that is there, when it is asked for; the one that is there, when none is.
     for given in (["TORCH=torch==2.12.0"], ["TORCH=torch==2.12.0", "TORCH_INDEX_URL=http://index"], ["CUDA=1"]):
-        found = make("demo", *given)
-        assert [line for line in found if "uninstall" in line and "torch fairseq-fixed" in line] == found[:1]
-        assert any(line.startswith("tools/install_torch.py torch==") for line in found)
-        assert any("fairseq-fixed==" in line for line in found)
+        actual = make("demo", *given)
+        assert [line for line in actual if "uninstall" in line and "torch fairseq-fixed" in line] == actual[:1]
+        assert any(line.startswith("tools/install_torch.py torch==") for line in actual)
+        assert any("fairseq-fixed==" in line for line in actual)
         assert make("demo", *given) == make("demo") == ["-m fairseq_syntax demo"]
     # Another fairseq, which replaces the one that is there, and is replaced when that is asked for.
     for given in ("FAIRSEQ=./fairseq", "FAIRSEQ=fairseq-fixed==0.12.3.1"):
-        found = make("demo", given)
-        assert found[0].endswith("uninstall --yes fairseq-fixed")
-        assert not any("install_torch.py torch" in line for line in found)
-        assert any(line.endswith(given.partition("=")[2]) for line in found)
+        actual = make("demo", given)
+        assert actual[0].endswith("uninstall --yes fairseq-fixed")
+        assert not any("install_torch.py torch" in line for line in actual)
+        assert any(line.endswith(given.partition("=")[2]) for line in actual)
         assert make("demo", given) == make("demo") == ["-m fairseq_syntax demo"]
     # An environment that imports another checkout is left as it is.
     (tmp_path / "other").mkdir()

@@ -66,11 +66,11 @@ def interactive(data, checkpoint, source: Path, *more) -> dict[int, tuple[float,
     return hypotheses(fairseq("interactive", data, *options))
 
 
-def assert_same(found, expected, tolerance: float = 2e-4) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(actual, expected, tolerance: float = 2e-4) -> None:
+    assert actual.keys() == expected.keys()
     for n, (score, text) in expected.items():
-        assert found[n][1] == text, n
-        assert found[n][0] == pytest.approx(score, abs=tolerance), n
+        assert actual[n][1] == text, n
+        assert actual[n][0] == pytest.approx(score, abs=tolerance), n
 
 
 def the_task(data, **options) -> SyntaxTranslationTask:
@@ -137,8 +137,8 @@ def test_the_parse_changes_the_translation_of_the_same_words(toy, trained, gener
 def test_interactive_with_flattened_parses(toy, trained, generated, tmp_path, buffer, batch):
     source = tmp_path / "flat"
     source.write_text("".join(flatten(line) + "\n" for line in toy.lines["test"]), encoding="utf-8")
-    found = interactive(toy.data, trained, source, "--buffer-size", buffer, "--batch-size", batch)
-    assert_same(found, generated)
+    actual = interactive(toy.data, trained, source, "--buffer-size", buffer, "--batch-size", batch)
+    assert_same(actual, generated)
 
 
 @pytest.mark.parametrize("buffer, batch", [(100, 4), (1, 1)])
@@ -146,8 +146,8 @@ def test_interactive_with_conllu_blocks(toy, trained, generated, tmp_path, buffe
     """A file as fairseq-syntax parse writes it, empty lines included."""
     source = toy.raw / "test.en.conllu"
     options = ["--syntax-input", "conllu", "--buffer-size", buffer, "--batch-size", batch]
-    found = interactive(toy.data, trained, source, *options)
-    assert_same(found, generated)
+    actual = interactive(toy.data, trained, source, *options)
+    assert_same(actual, generated)
 
 
 def test_interactive_with_a_compressed_file_of_blocks(toy, trained, generated, tmp_path):
@@ -170,8 +170,8 @@ def test_words_of_constraints_are_segmented(toy, trained, tmp_path):
     words = ["GIRL", "TELESCOPES", "OLD"]
     for word, tab in zip(words, ("\\t", "\\t", "\t")):
         source.write_text(flatten(line).replace("\t", tab) + f"\t{word}\n", encoding="utf-8")
-        (found,) = interactive(toy.data, trained, source, "--constraints", "--max-len-b", 100).values()
-        assert word in found[1].split() and "unk" not in found[1]
+        (actual,) = interactive(toy.data, trained, source, "--constraints", "--max-len-b", 100).values()
+        assert word in actual[1].split() and "unk" not in actual[1]
 
 
 def test_constraints_that_the_model_does_not_know_are_told(toy, trained, tmp_path, caplog):
@@ -221,11 +221,11 @@ def test_python_translates_as_the_commands_do(toy, trained, generated):
     translator = Translator.load(trained, toy.data, device="cpu", beam=3, batch_size=5)
     lines = toy.lines["test"]
     for sentences in (lines, [flatten(line) for line in lines]):
-        found = translator.translations(sentences)
+        actual = translator.translations(sentences)
         for n, (score, text) in generated.items():
             if lines[n].words:
-                assert found[n][0].text == text
-                assert found[n][0].score / math.log(2) == pytest.approx(score, abs=2e-4)
+                assert actual[n][0].text == text
+                assert actual[n][0].score / math.log(2) == pytest.approx(score, abs=2e-4)
         assert translator.translate(sentences)[5].text == ""
     assert not translator.task._input._batches  # nothing is kept for ever
 
@@ -392,10 +392,10 @@ def test_ensembles(toy, trained, second, generated, tmp_path):
     assert_same(generate(toy.data, f"{second}:{trained}", tmp_path, "--batch-size", 12), both)
     assert any(abs(both[n][0] - generated[n][0]) > 1e-3 for n in both)
     translator = Translator.load([trained, second], toy.data, device="cpu", beam=3)
-    found = translator.translations(toy.lines["test"])
+    actual = translator.translations(toy.lines["test"])
     for n, line in enumerate(toy.lines["test"]):
         if line.words:
-            assert found[n][0].text == both[n][1]
+            assert actual[n][0].text == both[n][1]
 
 
 # -- training -------------------------------------------------------------------------------------------------------
@@ -405,10 +405,10 @@ def weights(checkpoint: dict) -> dict[str, torch.Tensor]:
     return checkpoint["model"]
 
 
-def assert_equal_weights(found: dict, expected: dict, **tolerance) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal_weights(actual: dict, expected: dict, **tolerance) -> None:
+    assert actual.keys() == expected.keys()
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+        torch.testing.assert_close(actual[name], expected[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
 
 
 def differ(one: dict, other: dict) -> bool:
@@ -670,11 +670,11 @@ def test_sentences_that_are_too_long(toy, trained, tmp_path):
     """Those that are left out do not shift the parses of the others."""
     task = the_task(toy.data, max_source_positions=6)
     task.load_dataset("train")
-    found = batches(task, max_positions=(6, 1024), ignore_invalid_inputs=True)
-    ids = [n for batch in found for n in batch["id"].tolist()]
+    actual = batches(task, max_positions=(6, 1024), ignore_invalid_inputs=True)
+    ids = [n for batch in actual for n in batch["id"].tolist()]
     sizes = task.dataset("train").src_sizes
     assert sorted(ids) == [n for n in range(60) if sizes[n] <= 6] and 10 < len(ids) < 50
-    for batch in found:
+    for batch in actual:
         assert_syntax_is_of(batch, toy.lines["train"], lambda n: n)
     with pytest.raises(Exception, match="skip-invalid-size-inputs-valid-test"):
         batches(task, max_positions=(6, 1024), disable_iterator_cache=True)

@@ -58,8 +58,8 @@ def test_tokens_of_stanza_without_their_places():
     document = SimpleNamespace(sentences=[SimpleNamespace(tokens=tokens)])
     tokenizer = object.__new__(StanzaTokenizer)
     tokenizer.pipeline = SimpleNamespace(bulk_process=lambda texts: [document])
-    ((found,),) = tokenizer.tokenize(['It"s fine'])
-    assert [(s.form, s.space_after, s.words) for s in found] == [
+    ((actual,),) = tokenizer.tokenize(['It"s fine'])
+    assert [(s.form, s.space_after, s.words) for s in actual] == [
         ("It", False, ["It"]),
         ('"s', True, ['"', "s"]),
         ("fine", True, ["fine"]),
@@ -121,9 +121,9 @@ def test_a_compiled_model_translates_the_same(toy, trained):
     compiled = Translator.load(trained, toy.data, batch_size=3)
     compiled.models[0].compile(backend="eager")
     compiled.models[0].encoder.compile(backend="eager")
-    found = [(str(one), one.score) for one in compiled.translate(sentences)]
-    assert [text for text, _ in found] == [text for text, _ in expected]
-    assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
+    actual = [(str(one), one.score) for one in compiled.translate(sentences)]
+    assert [text for text, _ in actual] == [text for text, _ in expected]
+    assert [score for _, score in actual] == pytest.approx([score for _, score in expected], abs=1e-5)
 
 
 def test_a_part_that_ctranslate2_has_no_place_for_is_told(toy, tmp_path):

@@ -75,9 +75,9 @@ def test_files_that_prose_names_are_there() -> None:
     trees = [ROOT / tree for tree in TREES if tree != "tests"]
     pages = [*ROOT.glob("*.md"), *(path for tree in trees for kind in ("md", "py") for path in tree.rglob(f"*.{kind}"))]
     pages = [page for page in pages if "generated" not in page.parts]
-    found = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "NAME" not in name}
-    assert len(found) > 50
-    assert sorted(name for name in found if not (ROOT / name).exists()) == []
+    actual = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "NAME" not in name}
+    assert len(actual) > 50
+    assert sorted(name for name in actual if not (ROOT / name).exists()) == []
 
 
 @pytest.mark.checkout

@@ -199,9 +199,9 @@ def test_governors_are_spread_evenly():
     counts = defaultdict(Counter)
     for phrase in phrases_of([[grammar.attachment(rng, 2)] for _ in range(3000)]):
         counts[len(phrase.sites)][phrase.governor] += 1
-    for sites, found in counts.items():
+    for sites, actual in counts.items():
         for site in range(sites):
-            assert found[site] == pytest.approx(3000 / sites, abs=4 * (3000 / sites) ** 0.5)
+            assert actual[site] == pytest.approx(3000 / sites, abs=4 * (3000 / sites) ** 0.5)
 
 
 def governors_in(target):

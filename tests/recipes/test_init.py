@@ -84,6 +84,7 @@ def test_the_first_recipe_of_the_pages_is_what_it_writes(corpus):
     assert written.systems == shown.systems
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_fairseq_trains_and_searches_with_every_system(corpus, kind):

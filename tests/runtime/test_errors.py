@@ -20,7 +20,7 @@ from fairseq_syntax.errors import SyntaxDataError
 )
 def test_what_an_error_is_about_is_kept(about, text):
     error = SyntaxDataError("wrong", **about)
-    for found in (error, pickle.loads(pickle.dumps(error))):
-        assert str(found) == text and found.message == "wrong"
+    for actual in (error, pickle.loads(pickle.dumps(error))):
+        assert str(actual) == text and actual.message == "wrong"
         for name in ("path", "line", "option", "hint"):
-            assert getattr(found, name) == about.get(name)
+            assert getattr(actual, name) == about.get(name)

@@ -88,12 +88,12 @@ def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path, umask):
 
 def test_a_fifo_and_a_device_are_written_directly(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    found = []
-    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_text()))
+    actual = []
+    reader = threading.Thread(target=lambda: actual.append((tmp_path / "pipe").read_text()))
     reader.start()
     write(tmp_path / "pipe")
     reader.join()
-    assert found == ["new\n"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert actual == ["new\n"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     (tmp_path / "null").symlink_to("/dev/null")
     write(tmp_path / "null")
     write("/dev/null")
@@ -377,9 +377,9 @@ class _BadModel:
 @pytest.mark.parametrize("error", [SyntaxDataError("no model", path="file"), SystemExit(3)])
 def test_an_error_at_the_start_of_a_worker_is_that_of_one_process(error, capfd):
     for workers in (1, 2):
-        with pytest.raises(type(error)) as found:
+        with pytest.raises(type(error)) as actual:
             list(in_workers(_BadModel(error), range(30), workers=workers))
-        assert str(found.value) == str(error)
+        assert str(actual.value) == str(error)
     assert capfd.readouterr().err == ""
 
 

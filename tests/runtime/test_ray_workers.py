@@ -36,8 +36,8 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[ray_cluster.Nodes]:
-    with ray_cluster.ray_cluster(2) as found:
-        yield found
+    with ray_cluster.ray_cluster(2) as result:
+        yield result
 
 
 def square(number: int) -> int:
@@ -52,7 +52,7 @@ def square(number: int) -> int:
 
 def test_one_module_imports_ray_and_only_when_it_is_asked_for():
     root = Path(fairseq_syntax.__file__).parent
-    found = []
+    actual = []
     for path in root.rglob("*.py"):
         source = path.read_text("utf-8")
         if "ray" not in source.replace("array", ""):
@@ -63,8 +63,8 @@ def test_one_module_imports_ray_and_only_when_it_is_asked_for():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] == "ray" for name in names):
                 assert node not in tree.body
-                found.append(path.name)
-    assert set(found) == {"ray_workers.py"}
+                actual.append(path.name)
+    assert set(actual) == {"ray_workers.py"}
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):

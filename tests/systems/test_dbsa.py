@@ -19,20 +19,20 @@ TARGETS = [random_line(random.Random(10 + seed), max_words=4) for seed in range(
 def attached(line: Line, chain: bool) -> tuple[list[int], list[int]]:
     """For each piece of a line the piece that it attaches to; and the pieces that stand for words."""
     last = [start + pieces - 1 for start, pieces in zip(line.starts, line.pieces)]
-    found = []
+    actual = []
     for place, word in enumerate(line.word_of_piece):
         if chain:
-            found.append(place + 1 if place < last[word] else last[line.heads[word]])
+            actual.append(place + 1 if place < last[word] else last[line.heads[word]])
         else:
-            found.append(line.starts[line.heads[word]] if place == line.starts[word] else line.starts[word])
-    return found, last if chain else line.starts
+            actual.append(line.starts[line.heads[word]] if place == line.starts[word] else line.starts[word])
+    return actual, last if chain else line.starts
 
 
 def in_decoder(line: Line, chain: bool) -> tuple[list[int], list[int], list[int]]:
     """The same in the decoder, one place later, without what is to come; and the words whose head is there."""
-    found, words = attached(line, chain)
-    seen = [place + 1 for place in words if found[place] <= place]
-    return [min(place, to) + 1 if to > place else to + 1 for place, to in enumerate(found)], words, seen
+    actual, words = attached(line, chain)
+    seen = [place + 1 for place in words if actual[place] <= place]
+    return [min(place, to) + 1 if to > place else to + 1 for place, to in enumerate(actual)], words, seen
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -42,10 +42,10 @@ def test_targets_of_the_encoder_by_loops(chain, left):
     targets = source_targets(syntax, chain)
     for b, line in enumerate(LINES):
         start = syntax.size[1] - len(line.tokens) if left else 0
-        found, words = attached(line, chain)
-        found.append(len(found))  # </s>
+        actual, words = attached(line, chain)
+        actual.append(len(actual))  # </s>
         assert targets.real[b].nonzero().flatten().tolist() == [start + i for i in range(len(line.tokens))]
-        assert targets.parent[b, targets.real[b]].tolist() == [start + to for to in found]
+        assert targets.parent[b, targets.real[b]].tolist() == [start + to for to in actual]
         assert targets.word[b].nonzero().flatten().tolist() == [start + i for i in words]
         assert targets.seen.equal(targets.word)
 
@@ -54,9 +54,9 @@ def test_targets_of_the_encoder_by_loops(chain, left):
 def test_targets_of_the_decoder_by_loops(chain):
     targets = target_targets(batch(TARGETS, left=False), chain)
     for b, line in enumerate(TARGETS):
-        found, words, seen = in_decoder(line, chain)
-        assert targets.real[b].nonzero().flatten().tolist() == [i + 1 for i in range(len(found))]
-        assert targets.parent[b, targets.real[b]].tolist() == found
+        actual, words, seen = in_decoder(line, chain)
+        assert targets.real[b].nonzero().flatten().tolist() == [i + 1 for i in range(len(actual))]
+        assert targets.parent[b, targets.real[b]].tolist() == actual
         assert targets.word[b].nonzero().flatten().tolist() == [i + 1 for i in words]
         assert targets.seen[b].nonzero().flatten().tolist() == seen
 
@@ -84,10 +84,10 @@ def test_losses_by_loops(chain):
     nll, hits, words = dict.fromkeys(scores, 0.0), dict.fromkeys(scores, 0), dict.fromkeys(scores, 0)
     for b, (line, target) in enumerate(zip(LINES, TARGETS)):
         start = scores["dbsa"].size(1) - len(line.tokens)
-        found, stand = attached(line, chain)
-        found.append(len(found))  # </s>
+        actual, stand = attached(line, chain)
+        actual.append(len(actual))  # </s>
         there, stand_there, seen = in_decoder(target, chain)
-        rows = [("dbsa", start + i, start + to, range(start, start + len(line.tokens))) for i, to in enumerate(found)]
+        rows = [("dbsa", start + i, start + to, range(start, start + len(line.tokens))) for i, to in enumerate(actual)]
         rows += [("dbsa_decoder", i + 1, to, range(i + 2)) for i, to in enumerate(there)]
         asked = {"dbsa": [start + i for i in stand], "dbsa_decoder": seen}
         candidates = {"dbsa": asked["dbsa"], "dbsa_decoder": [i + 1 for i in stand_there]}

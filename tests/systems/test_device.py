@@ -139,6 +139,7 @@ def test_training_of_encoder_systems(name):
     )
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
 def test_training_of_lstms(arch, options):

@@ -299,6 +299,7 @@ def test_needs():
     assert DLAAModel.training_needs == DLAAModel.inference_needs == {"tree"}
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("alignment, follows", [("interpolate", True), ("hard", False)])
 def test_predicted_positions_follow_the_alignment(alignment, follows):

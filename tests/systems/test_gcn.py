@@ -60,7 +60,7 @@ def test_against_loops_over_edges(layers, gates, word_state, left):
     ls = [*lines(1, max_words=7), empty_line(), *lines(2, count=2)]
     syntax = batch(ls, left)
     x = torch.randn(syntax.size[1], len(ls), 4, dtype=torch.float64)
-    found = gcn(x, syntax)
+    actual = gcn(x, syntax)
     for b, line in enumerate(ls):
         first = syntax.size[1] - len(line.tokens) if left else 0
         expected = x[:, b].clone()
@@ -71,7 +71,7 @@ def test_against_loops_over_edges(layers, gates, word_state, left):
             for columns, add in zip(own, new):
                 expected[columns] += add
             states = [state + add for state, add in zip(states, new)]
-        torch.testing.assert_close(found[:, b], expected)
+        torch.testing.assert_close(actual[:, b], expected)
 
 
 def test_edge_dropout():

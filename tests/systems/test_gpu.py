@@ -49,12 +49,12 @@ def test_a_training_step_is_the_cpus(name, dtype):
     model, criterion = made(name)
     on_gpu = copy.deepcopy(model).cuda().to(dtype)
     loss, size, _ = criterion(model.eval(), batch(some_lines()))
-    found, _, _ = criterion(on_gpu.eval(), batch(some_lines(), "cuda"))
-    assert found.item() / size == pytest.approx(loss.item() / size, rel=TOLERANCE[dtype])
+    actual, _, _ = criterion(on_gpu.eval(), batch(some_lines(), "cuda"))
+    assert actual.item() / size == pytest.approx(loss.item() / size, rel=TOLERANCE[dtype])
     if dtype != torch.float32:
         return
     (loss / size).backward()
-    (found / size).backward()
+    (actual / size).backward()
     for (parameter, a), b in zip(model.named_parameters(), on_gpu.parameters()):
         if a.grad is not None:
             scale = a.grad.abs().max().clamp(min=1e-3)
@@ -121,15 +121,15 @@ def test_one_score_that_is_not_finite_is_seen(name, value):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_finds_what_the_cpus_finds(name):
     model, _ = made(name)
-    found = []
+    actual = []
     for device in ("cpu", "cuda"):
         own = copy.deepcopy(model).to(device).eval()
         sample = {**batch(some_lines(), device), "id": torch.arange(5)}
         sample["net_input"].pop("prev_output_tokens")
         kind = LatentGenerator if name == "lasyn" else SequenceGenerator
         generator = kind([own], dictionary(), beam_size=3, max_len_b=6)
-        found.append([h[0]["score"].item() for h in generator.generate([own], sample)])
-    assert found[0] == pytest.approx(found[1], abs=1e-3)
+        actual.append([h[0]["score"].item() for h in generator.generate([own], sample)])
+    assert actual[0] == pytest.approx(actual[1], abs=1e-3)
 
 
 def test_ldd_linear_is_dense():

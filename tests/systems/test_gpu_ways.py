@@ -142,10 +142,10 @@ def test_one_model_in_every_command(bench, on_gpu, number, row, tmp_path):
     ways.validated(on_gpu, row, tmp_path, "--fp16")
 
 
-def near(found, expected):
+def near(actual, expected):
     """Number, score and words of the same translations; scores differ in their last digit at most."""
-    assert [(name, words) for name, _, words in found] == [(name, words) for name, _, words in expected]
-    assert [score for _, score, _ in found] == pytest.approx([score for _, score, _ in expected], abs=0.011)
+    assert [(name, words) for name, _, words in actual] == [(name, words) for name, _, words in expected]
+    assert [score for _, score, _ in actual] == pytest.approx([score for _, score, _ in expected], abs=0.011)
 
 
 @pytest.fixture(scope="module")

@@ -133,9 +133,9 @@ def test_a_wide_beam_finds_the_best_of_all_translations(mode, seed):
         scores[first, EOS] = float(steps[0][first] + steps[1][EOS])
         scores[first, second, EOS] = float(steps[0][first] + steps[1][second] + steps[2][EOS])
     expected = max(scores, key=scores.get)
-    found = translate(models, net, mode, beam=N_WORDS - 1, max_len_b=2, normalize_scores=False)[0][0]
-    assert tuple(found["tokens"].tolist()) == expected
-    assert found["score"].item() == pytest.approx(scores[expected], abs=1e-4)
+    actual = translate(models, net, mode, beam=N_WORDS - 1, max_len_b=2, normalize_scores=False)[0][0]
+    assert tuple(actual["tokens"].tolist()) == expected
+    assert actual["score"].item() == pytest.approx(scores[expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["marginal", "joint"])
@@ -145,8 +145,8 @@ def test_a_prefix_that_is_the_whole_translation(mode, n_models):
     models, net = [model(seed, sharp=3) for seed in range(n_models)], batch(3, 5, 4)
     prefixes = [[5, EOS], [7, 8, 9, EOS], [6, EOS]]
     prefix = torch.tensor([p + [WORDS.pad()] * (4 - len(p)) for p in prefixes])
-    found = generator(models, mode, beam=4).generate(models, net, prefix_tokens=prefix)
-    for i, (words, hypotheses) in enumerate(zip(prefixes, found)):
+    actual = generator(models, mode, beam=4).generate(models, net, prefix_tokens=prefix)
+    for i, (words, hypotheses) in enumerate(zip(prefixes, actual)):
         score, tags = score_and_tags(models, source(net, i), words, mode)
         for hypothesis in hypotheses:
             assert hypothesis["tokens"].tolist() == words
@@ -205,8 +205,8 @@ def test_a_temperature_leaves_the_end_of_a_template_its_probability():
 def test_template(n_models):
     models, net = [model(seed) for seed in range(n_models)], batch(5, 3)
     templates = [[1, 2, OPEN], [3]]
-    found = translate(models, net, "template", templates=Given(*templates), normalize_scores=False)
-    for i, (best, template) in enumerate(zip(found, templates)):
+    actual = translate(models, net, "template", templates=Given(*templates), normalize_scores=False)
+    for i, (best, template) in enumerate(zip(actual, templates)):
         for hypothesis in best:
             words = hypothesis["tokens"].tolist()
             assert len(words) == len(template) + 1 and words[-1] == EOS and EOS not in words[:-1]
@@ -214,7 +214,7 @@ def test_template(n_models):
             assert hypothesis["score"].item() == pytest.approx(score, abs=1e-4)
             assert hypothesis["tags"].tolist() == tags
     other = translate(models, net, "template", templates=Given([2, 1, 3], [1]))
-    assert [b[0]["tokens"].tolist() for b in other] != [b[0]["tokens"].tolist() for b in found]
+    assert [b[0]["tokens"].tolist() for b in other] != [b[0]["tokens"].tolist() for b in actual]
 
 
 def test_an_open_template_sums_the_tags_out():
@@ -235,8 +235,8 @@ def test_a_model_without_tag_names():
         for i, best in enumerate(translate(models, net, mode, normalize_scores=False)):
             score, tags = score_and_tags(models, source(net, i), best[0]["tokens"].tolist(), mode)
             assert best[0]["score"].item() == pytest.approx(score, abs=1e-4) and best[0]["tags"].tolist() == tags
-    found = translate(models, net, "template", templates=Given([0, 3], [1, 1, 2]))
-    assert [b[0]["tags"].tolist()[:-1] for b in found] == [[0, 3], [1, 1, 2]]
+    actual = translate(models, net, "template", templates=Given([0, 3], [1, 1, 2]))
+    assert [b[0]["tags"].tolist()[:-1] for b in actual] == [[0, 3], [1, 1, 2]]
 
 
 @settings(max_examples=100, deadline=None)

@@ -189,7 +189,7 @@ def test_pairs_of_neighbours():
 def test_variations_are_valid_and_at_their_distance():
     rng, sequence = random.Random(2), [1, 2, 3, 1, 2]
     bigrams = TagBigrams({(EDGE, 1), (1, 2), (2, 3), (3, 1), (2, 2), (2, EDGE), (1, 3), (3, 2)})
-    found = set()
+    actual = set()
     for distance in (0, 1, 2, 4):
         for _ in range(20):
             varied = random_variation(sequence, distance, bigrams, rng)
@@ -197,8 +197,8 @@ def test_variations_are_valid_and_at_their_distance():
                 continue  # edits can lead to where no other is valid
             assert edit_distance(tuple(sequence), tuple(varied)) == distance
             assert bigrams.pairs.issuperset(neighbours(varied))
-            found.add(tuple(varied))
-    assert len(found) > 20
+            actual.add(tuple(varied))
+    assert len(actual) > 20
     assert random_variation([1], 1, TagBigrams({(EDGE, 1), (1, EDGE)}), rng) is None
 
 
@@ -287,8 +287,8 @@ def test_resume_equals_training_in_one_go(data, tmp_path):
 
 
 def lines_of(output, letter):
-    found = re.findall(rf"^{letter}-(\d+)\t(.*)$", output, re.M)
-    return {int(i): row.split("\t") for i, row in found}
+    actual = re.findall(rf"^{letter}-(\d+)\t(.*)$", output, re.M)
+    return {int(i): row.split("\t") for i, row in actual}
 
 
 @pytest.mark.slow

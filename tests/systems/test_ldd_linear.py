@@ -227,10 +227,10 @@ def test_the_same_matrix_for_every_head():
     torch.testing.assert_close(shared.dense(), copies.dense())
     q, k, v = (torch.randn(3, H, 6, 4, dtype=torch.float64) for _ in range(3))
     mask = padding_mask(lengths, 6, left=False)
-    found, expected = (
+    actual, expected = (
         gradients(lambda *x, f=f: sparse_factor_attention(*x, f, mask), (q, k, v), 0) for f in (shared, copies)
     )
-    for a, b in zip((found[0], *found[1]), (expected[0], *expected[1])):
+    for a, b in zip((actual[0], *actual[1]), (expected[0], *expected[1])):
         torch.testing.assert_close(a, b)
 
 

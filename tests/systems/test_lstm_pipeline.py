@@ -36,6 +36,7 @@ def hypotheses(output: str) -> dict[int, tuple[float, str]]:
     return {int(n): (float(score), text) for n, score, text in re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)}
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_commands(arch, toy, tmp_path):
     options = ["--encoder-bidirectional", *ARCHS[arch]]
@@ -89,11 +90,11 @@ def test_ensembles_with_fairseqs_own_lstm(toy, tmp_path):
         toy_data.train(toy.data, tmp_path / arch, "--encoder-bidirectional", arch=arch, max_epoch=1, **LSTM)
     task = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--beam", 3]
     plain, ours = (str(tmp_path / arch / "checkpoint_last.pt") for arch in ("lstm", "tree2seq_lstm"))
-    found = [
+    actual = [
         hypotheses(fairseq("generate", toy.data, *task, "--path", path, "--batch-size", size))
         for path, size in ((f"{plain}:{ours}", 5), (f"{ours}:{plain}", 12), (ours, 5))
     ]
-    for n, (score, text) in found[0].items():
-        assert found[1][n][1] == text
-        assert found[1][n][0] == pytest.approx(score, abs=2e-4)
-    assert any(abs(found[2][n][0] - score) > 1e-3 for n, (score, _) in found[0].items())
+    for n, (score, text) in actual[0].items():
+        assert actual[1][n][1] == text
+        assert actual[1][n][0] == pytest.approx(score, abs=2e-4)
+    assert any(abs(actual[2][n][0] - score) > 1e-3 for n, (score, _) in actual[0].items())

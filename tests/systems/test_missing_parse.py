@@ -117,6 +117,7 @@ def test_the_draw_depends_on_the_sentence_and_the_epoch_alone():
         assert drawn[number] == ((x ^ (x >> 31)) >> 11) / 2**53
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_other_sentences_go_without_their_parse_in_every_epoch(toy, tmp_path, monkeypatch, workers):
@@ -201,10 +202,10 @@ class Picky:
 
 class Flat:
     def parse(self, lines, *, first_line=0):
-        found = [unparsed(line) for line in lines]
-        for line in found:
+        result = [unparsed(line) for line in lines]
+        for line in result:
             line.parsed, line.heads = True, [0] * len(line.heads)
-        return found
+        return result
 
 
 def test_raw_text_that_cannot_be_parsed(trained):
@@ -213,9 +214,9 @@ def test_raw_text_that_cannot_be_parsed(trained):
     with pytest.raises(RuntimeError, match="out of time"):
         Translator.load(trained, parser=Picky(Flat()), device="cpu").translate(text)
     translator = Translator.load(trained, parser=Picky(Flat()), missing_parse="neutral", device="cpu")
-    found = translator.translations(text)
+    actual = translator.translations(text)
     alone = [translator.translations([line])[0][0].score for line in text]
-    assert [f[0].score for f in found] == pytest.approx(alone, abs=1e-5)
+    assert [f[0].score for f in actual] == pytest.approx(alone, abs=1e-5)
     parsed = Translator.load(trained, parser=Flat(), device="cpu").translations([text[0], "x", text[2]])
     assert [parsed[i][0].score for i in (0, 2)] == pytest.approx([alone[0], alone[2]], abs=1e-5)
 
@@ -235,9 +236,9 @@ def test_raw_text_without_a_parse_is_translated_as_by_a_plain_transformer(toy, v
     text = ["a man saw the girl", "old dogs"]
     search = {"beam": 2, "max_len_b": 10}
     loaded.task.cfg.missing_parse, loaded.task.cfg.syntax_parser = "neutral", "none"
-    found = Translator([loaded.model], loaded.task, **search).translations(text)
+    actual = Translator([loaded.model], loaded.task, **search).translations(text)
     expected = Translator([plain.model], plain.task, **search).translations(text)
-    for (ours, *_), (theirs, *_) in zip(found, expected):
+    for (ours, *_), (theirs, *_) in zip(actual, expected):
         assert ours.pieces == theirs.pieces and ours.score == pytest.approx(theirs.score, abs=1e-5)
 
 

@@ -120,17 +120,17 @@ def compute(toy):
 @pytest.mark.parametrize("arch, changes", [("transformer", TRANSFORMER), ("lstm", LSTM)], ids=["transformer", "lstm"])
 def test_an_option_of_the_model_changes_what_it_computes(compute, arch, changes):
     for given, than in changes.items():
-        found, base = compute(arch, given), compute(arch, than)
-        changed = abs(found.loss - base.loss) > 1e-5 * base.loss or abs(found.gradients / base.gradients - 1) > 1e-4
-        assert found.shapes != base.shapes or changed, given
+        actual, base = compute(arch, given), compute(arch, than)
+        changed = abs(actual.loss - base.loss) > 1e-5 * base.loss or abs(actual.gradients / base.gradients - 1) > 1e-4
+        assert actual.shapes != base.shapes or changed, given
 
 
 def test_options_of_memory_compute_the_same(compute, toy, monkeypatch):
     base = compute("transformer", "")
     for line in (*THE_SAME, *UNREAD):
-        found = compute("transformer", line)
-        assert found.shapes == base.shapes and found.loss == base.loss, line
-        assert found.gradients == pytest.approx(base.gradients, rel=1e-5), line
+        actual = compute("transformer", line)
+        assert actual.shapes == base.shapes and actual.loss == base.loss, line
+        assert actual.gradients == pytest.approx(base.gradients, rel=1e-5), line
     # Layers are computed once more for the gradient, with checkpoints.
     calls: list[int] = []
     forward = nn.ReLU.forward, nn.functional.relu

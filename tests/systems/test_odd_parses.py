@@ -49,10 +49,10 @@ def build(system: str):
 
 
 def inputs(system: str, lines: list[Line], left: bool) -> dict:
-    found = lstm_models.net_input(lines, left)
+    result = lstm_models.net_input(lines, left)
     if system.startswith(WITHOUT_A_PARSE):
-        del found["src_syntax"]
-    return found
+        del result["src_syntax"]
+    return result
 
 
 @pytest.mark.parametrize("system", [*TRANSFORMERS, *LSTMS])
@@ -70,8 +70,8 @@ def test_odd_parses_in_any_batch_in_half_precision_and_in_search(system):
             alone = model(**inputs(system, [one], True))[0][0]
             for left in (True, False):
                 torch.testing.assert_close(whole[left][i], alone, atol=1e-5, rtol=1e-4)
-            (found,) = search(inputs(system, [one], False))
-            assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in together[i]]
+            (actual,) = search(inputs(system, [one], False))
+            assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in together[i]]
         for dtype in (torch.bfloat16, torch.float16):
             if system in LSTMS:
                 break  # their weights here are too wide for it; lstm_models.check_half_precision

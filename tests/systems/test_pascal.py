@@ -185,8 +185,8 @@ def test_a_term_that_changes_nothing_is_plain_attention():
     for mask in (None, padding):
         expected = attention(x, mask)[0]
         for heads in (slice(0, 1), slice(1, 3), slice(3, 4), slice(0, 4), slice(None)):
-            found = attention(x, mask, terms=[Nothing(heads)])[0]
-            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+            actual = attention(x, mask, terms=[Nothing(heads)])[0]
+            torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
         both = attention(x, mask, terms=[Nothing(slice(0, 1)), Nothing(slice(2, 4))])[0]
         torch.testing.assert_close(both, expected, atol=1e-6, rtol=1e-5)
 
@@ -222,9 +222,9 @@ def test_two_terms_of_different_heads():
     x = torch.randn(5, 2, 16)
     _, zero = attention(x, None, observe=[0, 1, 2, 3])
     terms = [Plus(slice(1, 3), 1.0), Plus(slice(2, 4), 10.0)]
-    _, found = attention(x, None, terms=terms, observe=[3, 1, 0, 2])
+    _, actual = attention(x, None, terms=terms, observe=[3, 1, 0, 2])
     expected = zero + torch.tensor([0.0, 1.0, 11.0, 10.0])[None, :, None, None]
-    torch.testing.assert_close(found, expected[:, [3, 1, 0, 2]])
+    torch.testing.assert_close(actual, expected[:, [3, 1, 0, 2]])
 
 
 def at_once(term: ScoreTerm, q, k, v, padding):
@@ -253,12 +253,12 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
         term = scaling(2, **options).train().term(Step.of(syntax), 0)
-        found, expected = [], []
-        for form, into in ((partial(at_once, term), found), (partial(by_scores, term), expected)):
+        actual, expected = [], []
+        for form, into in ((partial(at_once, term), actual), (partial(by_scores, term), expected)):
             q, k, v = (x.detach().requires_grad_() for x in inputs)
             out = form(q, k, v, padding)
             into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
-        for a, b in zip(found, expected):
+        for a, b in zip(actual, expected):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
 
 
@@ -288,8 +288,8 @@ def test_the_encoder_gives_a_sentence_the_same_in_any_batch(options):
     order = list(range(len(lines)))
     for shuffle, left in ((0, True), (1, False), (2, True)):
         random.Random(shuffle).shuffle(order)
-        found = encode(model, [lines[i] for i in order], left)
-        for i, row in zip(order, found):
+        actual = encode(model, [lines[i] for i in order], left)
+        for i, row in zip(order, actual):
             torch.testing.assert_close(row, alone[i], atol=2e-6, rtol=1e-5)
     assert encode(model, [EMPTY, EMPTY], True)[0].shape == (1, 16)
 
@@ -378,8 +378,8 @@ def gradients(model, lines=LINES, left=True) -> dict[str, torch.Tensor]:
 def test_gradients_reach_every_parameter(options):
     """And are those of finite differences, for a parameter of the scaled heads."""
     model = tiny_model("pascal_transformer", **options).double()
-    found = gradients(model)
-    assert set(found) == {name for name, p in model.named_parameters() if p.requires_grad}
+    actual = gradients(model)
+    assert set(actual) == {name for name, p in model.named_parameters() if p.requires_grad}
     # A sum of logits stands for the loss, which fairseq computes in float32: too coarse for differences.
     net_input, wanted = sample(LINES, True)["net_input"], torch.arange(20.0, dtype=torch.float64).sin()
     weight = model.encoder.layers[0].self_attn.q_proj.weight
@@ -396,15 +396,15 @@ def test_gradients_reach_every_parameter(options):
 @pytest.mark.parametrize("options", [{"parent_ignoring": 0.5}, {"pascal_layers": "0,1", "dropout": 0.2}], ids=str)
 def test_checkpointed_activations_give_the_same_gradients(options):
     """The layer is run again in the backward pass, and must meet the same draws."""
-    found = []
+    actual = []
     for checkpoint in (False, True):
         model = tiny_model("pascal_transformer", checkpoint_activations=checkpoint, **options)
         assert hasattr(model.encoder.layers[0], "precheckpoint_forward") == checkpoint
         torch.manual_seed(3)
-        found.append(gradients(model.train()))
-    assert found[0].keys() == found[1].keys()
-    for name in found[0]:
-        torch.testing.assert_close(found[0][name], found[1][name], msg=name)
+        actual.append(gradients(model.train()))
+    assert actual[0].keys() == actual[1].keys()
+    for name in actual[0]:
+        torch.testing.assert_close(actual[0][name], actual[1][name], msg=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

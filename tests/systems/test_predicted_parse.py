@@ -55,17 +55,17 @@ def test_factors_by_loops(left):
     pascal, ldd = pascal_factor(parents, words, 0.7), ldd_factor(parents, words)
     for b, line in enumerate(lines):
         start = width - len(line) - 1 if left else 0
-        found = words_by_loops(line)
-        for word in found:
-            row = [math.exp(float(scores[b, start + word[0], start + other[0]])) for other in found]
+        actual = words_by_loops(line)
+        for word in actual:
+            row = [math.exp(float(scores[b, start + word[0], start + other[0]])) for other in actual]
             for i in word:
                 for j in range(len(line) + 1):  # </s> is a place, and no word
                     density = sum(
                         p / sum(row) * math.exp(-((j - sum(other) / len(other)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi)
-                        for p, other in zip(row, found)
+                        for p, other in zip(row, actual)
                     )
                     assert float(pascal[b, start + i, start + j]) == pytest.approx(density, abs=1e-6)
-                    chosen = next((p for p, other in zip(row, found) if j in other), 0.0)
+                    chosen = next((p for p, other in zip(row, actual) if j in other), 0.0)
                     assert float(ldd[b, start + i, start + j]) == pytest.approx(chosen / sum(row), abs=1e-6)
         end = start + len(line)
         own = [math.exp(-((j - len(line)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi) for j in range(len(line) + 1)]
@@ -125,13 +125,13 @@ def test_the_gradient_reaches_the_head_when_it_is_told_to(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpointed_activations_give_the_same_gradients(name):
-    found = []
+    actual = []
     for checkpointed in (False, True):
         model = build(name, checkpoint_activations=checkpointed, parent_gradient_after=0)
         model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
-        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.allclose(g, found[1][n], atol=1e-5) for n, g in found[0].items())
+        actual.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    assert actual[0].keys() == actual[1].keys()
+    assert all(torch.allclose(g, actual[1][n], atol=1e-5) for n, g in actual[0].items())
 
 
 def test_the_given_parse_in_training_falls_away():

@@ -124,10 +124,10 @@ def test_both_contexts_share_their_weights():
         own = [torch.stack([(a.input_proj.weight @ h) @ s for s in states]).softmax(0) for a, h, states, _ in streams]
         mixed = 0.3 * own[0] + 0.7 * own[1]
         torch.testing.assert_close(weights[b, :n], mixed, atol=1e-5, rtol=1e-4)
-        for a, h, states, found in streams:
+        for a, h, states, actual in streams:
             context = sum(weight * s for weight, s in zip(mixed, states))
             expected = torch.tanh(a.output_proj.weight @ torch.cat((context, h)))
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

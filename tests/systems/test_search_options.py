@@ -75,9 +75,9 @@ def beam(search: Searches) -> None:
 def no_repeat_ngram_size(search: Searches) -> None:
     assert all(any(repeats(words, n) for words in search.best()) for n in (1, 2, 3))
     for n in (1, 2, 3):
-        found = search(no_repeat_ngram_size=n)
-        assert not any(repeats(h["tokens"].tolist()[:-1], n) for best in found for h in best)
-        assert all(math.isfinite(h["score"]) for best in found for h in best)
+        actual = search(no_repeat_ngram_size=n)
+        assert not any(repeats(h["tokens"].tolist()[:-1], n) for best in actual for h in best)
+        assert all(math.isfinite(h["score"]) for best in actual for h in best)
     # The first repetition is what is forbidden: greedy search is as before up to it.
     for free, blocked in zip(search.best(beam=1), search.best(beam=1, no_repeat_ngram_size=2)):
         until = next((i for i in range(len(free)) if repeats(free[: i + 1], 2)), len(free))
@@ -101,8 +101,8 @@ def min_len(search: Searches) -> None:
 
 
 def match_source_len(search: Searches) -> None:
-    found = [{len(h["tokens"]) for h in best} for best in search(match_source_len=True)]
-    assert found == [{length} for length in search.sources] != [{len(h["tokens"]) for h in b} for b in search.default]
+    actual = [{len(h["tokens"]) for h in best} for best in search(match_source_len=True)]
+    assert actual == [{length} for length in search.sources] != [{len(h["tokens"]) for h in b} for b in search.default]
 
 
 def normalized(search: Searches) -> None:
@@ -238,18 +238,18 @@ def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch
     ours = generator.model
     reordered = []
     monkeypatch.setattr(type(search.model.encoder), "reorder_encoder_out", _counting(search, reordered))
-    found, counts = [], []
+    actual, counts = [], []
     for ensemble in (ours, type(ours).__mro__[1](models)):
         generator.model = ensemble.eval()
         reordered.clear()
-        found.append(search.task.inference_step(generator, models, search.batch))
+        actual.append(search.task.inference_step(generator, models, search.batch))
         counts.append(len(reordered))
     assert counts[0] < counts[1] and counts[0] <= 1 + len(search.sources)
-    for one, other in zip(*map(itertools.chain.from_iterable, found)):
+    for one, other in zip(*map(itertools.chain.from_iterable, actual)):
         assert one["score"] == other["score"]
         assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(one["attention"], other["attention"])
     ours.keeps_attention, generator.model = False, ours
-    for one, other in zip(found[0], search.task.inference_step(generator, models, search.batch)):
+    for one, other in zip(actual[0], search.task.inference_step(generator, models, search.batch)):
         assert all(h["attention"].numel() == 0 for h in other) and words_of([one]) == words_of([other])
 
 

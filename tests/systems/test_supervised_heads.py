@@ -199,11 +199,11 @@ def test_the_observed_scores_are_queries_times_keys(options):
     system = model.encoder.systems["supervised_heads"]
     scores = extra["encoder_step"].scores
     assert set(scores) == set(system.supervises().values())
-    for (layer, head), found in scores.items():
+    for (layer, head), actual in scores.items():
         attention, x = model.encoder.layers[layer].self_attn, inputs[layer].transpose(0, 1)
         d = slice(4 * head, 4 * head + 4)
         q, k = attention.q_proj(x)[..., d], attention.k_proj(x)[..., d]
-        torch.testing.assert_close(found, q @ k.transpose(1, 2) / 2)
+        torch.testing.assert_close(actual, q @ k.transpose(1, 2) / 2)
 
 
 def test_the_loss_of_equation_9():
@@ -293,6 +293,7 @@ def test_a_head_that_the_layer_does_not_have():
         tiny_model("supervised_head_transformer", child_head=4)
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["supervised_head_transformer", "lisa_transformer"])
 def test_both_learn_the_trees_of_a_few_sentences_and_metrics_say_so(arch):

@@ -99,16 +99,16 @@ def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
 
     scores = iter([3.0, 5.0, 4.0, 4.0, 2.0, 6.0])
     monkeypatch.setattr(command, "validate", lambda *args: [next(scores)])
-    found = train(keep_best_checkpoints=3, max_epoch=6)
-    kept = [name for name in found.files if name.startswith("checkpoint.best")]
+    actual = train(keep_best_checkpoints=3, max_epoch=6)
+    kept = [name for name in actual.files if name.startswith("checkpoint.best")]
     assert kept == [f"checkpoint.best_loss_{score}.pt" for score in ("2.0000", "3.0000", "4.0000")]
-    epochs = [found.state(name)["extra_state"]["train_iterator"]["epoch"] - 1 for name in kept]
+    epochs = [actual.state(name)["extra_state"]["train_iterator"]["epoch"] - 1 for name in kept]
     assert epochs == [5, 1, 3]
     scores = iter([3.0, 5.0, 4.0])
     # With nothing else to save, and the largest scores.
     more = ["--no-last-checkpoints", "--no-epoch-checkpoints", "--maximize-best-checkpoint-metric"]
-    found = train(*more, best_checkpoint_metric="bsz", keep_best_checkpoints=2, max_epoch=3)
-    assert found.files == [
+    actual = train(*more, best_checkpoint_metric="bsz", keep_best_checkpoints=2, max_epoch=3)
+    assert actual.files == [
         "checkpoint.best_bsz_4.0000.pt",
         "checkpoint.best_bsz_5.0000.pt",
         "checkpoint_best.pt",
@@ -122,10 +122,10 @@ def test_a_score_that_is_not_a_number_is_the_worst(train, monkeypatch, first):
 
     scores = iter([*first, 2.0, 1.0, 4.0, math.nan, 0.0])
     monkeypatch.setattr(command, "validate", lambda *args: [next(scores)])
-    found = train(keep_best_checkpoints=3, patience=2, max_epoch=7)
-    kept = [name for name in found.files if name.startswith("checkpoint.best")]
+    actual = train(keep_best_checkpoints=3, patience=2, max_epoch=7)
+    kept = [name for name in actual.files if name.startswith("checkpoint.best")]
     assert kept == [f"checkpoint.best_loss_{score}.0000.pt" for score in (1, 2, 3)]
-    best, last = (found.state(f"checkpoint_{name}.pt")["extra_state"] for name in ("best", "last"))
+    best, last = (actual.state(f"checkpoint_{name}.pt")["extra_state"] for name in ("best", "last"))
     assert best["val_loss"] == last["best"] == 1.0 and last["train_iterator"]["epoch"] == 1 + 6
 
 
@@ -147,9 +147,9 @@ def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tm
     with data_error("pll", "ppl", option="--best-checkpoint-metric"):
         train(folder=tmp_path / "refused", best_checkpoint_metric="pll")
     assert not [*(tmp_path / "refused").glob("*.pt")]
-    found = train(best_checkpoint_metric="ppl")
-    assert torch.equal(found.parameters, train.default.parameters)
-    assert found.state()["extra_state"]["best"] == pytest.approx(min(row["ppl"] for row in found.valid))
+    actual = train(best_checkpoint_metric="ppl")
+    assert torch.equal(actual.parameters, train.default.parameters)
+    assert actual.state()["extra_state"]["best"] == pytest.approx(min(row["ppl"] for row in actual.valid))
     with data_error("--eval-bleu", option="--best-checkpoint-metric"):
         train("--maximize-best-checkpoint-metric", folder=tmp_path / "bleu", best_checkpoint_metric="bleu")
     train("--disable-validation", best_checkpoint_metric="pll", max_epoch=1)  # where it is not looked for
@@ -202,11 +202,11 @@ def test_validation_sets_can_be_named(toy, train, tmp_path):
 
 
 def test_noise_of_quantization_works_without_a_gpu(train):
-    found = train(quant_noise_scalar=0.5, max_epoch=1)
+    actual = train(quant_noise_scalar=0.5, max_epoch=1)
     again = train(max_epoch=1)
-    assert found.parameters.isfinite().all() and not torch.equal(found.parameters, again.parameters)
+    assert actual.parameters.isfinite().all() and not torch.equal(actual.parameters, again.parameters)
     with torch.no_grad():
-        fairseq("validate", train.data, "--path", found.folder / "checkpoint_last.pt", "--task", "syntax_translation",
+        fairseq("validate", train.data, "--path", actual.folder / "checkpoint_last.pt", "--task", "syntax_translation",
                 "--cpu", "--max-tokens", 400)  # fmt: skip
 
 
@@ -246,8 +246,8 @@ def test_options_said_to_have_no_effect_in_training_have_none(train):
     nothing = option_ledger.without_effect("in training")
     alone = ["--use-bmuf"]  # it is not to be given with --amp
     for part in (alone, [name for name in nothing if name not in alone]):
-        found = train(*(x for name in part for x in (name, *([values[name]] if name in values else []))))
-        assert found.files == train.default.files and torch.equal(found.parameters, train.default.parameters)
+        actual = train(*(x for name in part for x in (name, *([values[name]] if name in values else []))))
+        assert actual.files == train.default.files and torch.equal(actual.parameters, train.default.parameters)
 
 
 def float16(train: Trainings) -> None:
@@ -257,8 +257,8 @@ def float16(train: Trainings) -> None:
         for more in ({"fp16_init_scale": 4}, {"fp16_init_scale": 4, "fp16_scale_window": 2})
     ]
     assert scales == [4, 4 * 2**4]  # after eight updates
-    found = train("--memory-efficient-fp16")
-    assert torch.equal(found.parameters, found.parameters.half().float())
+    actual = train("--memory-efficient-fp16")
+    assert torch.equal(actual.parameters, actual.parameters.half().float())
 
 
 def names(trained: Trained, start: str) -> list[str]:
@@ -311,8 +311,8 @@ def schedule_forgotten(train: Trainings) -> None:
     options = {"lr_scheduler": "reduce_lr_on_plateau", "lr_patience": 9, "lr": 0}
 
     def bad(*more: str, **changed: Any) -> int:
-        found = train(*more, **options, **changed)
-        return found.state()["optimizer_history"][-1]["lr_scheduler_state"]["num_bad_epochs"]
+        actual = train(*more, **options, **changed)
+        return actual.state()["optimizer_history"][-1]["lr_scheduler_state"]["num_bad_epochs"]
 
     folder = train(**options, max_epoch=3).folder
     last = folder / "checkpoint_last.pt"
@@ -387,8 +387,8 @@ def averaging(train: Trainings) -> None:
 
 def losing(train: Trainings) -> None:
     """Options of the model and of the criterion."""
-    found = train("--report-accuracy", ignore_prefix_size=1, max_epoch=1).valid[0]
-    assert 0 <= found["accuracy"] <= 100 and found["loss"] != train.default.valid[0]["loss"]
+    actual = train("--report-accuracy", ignore_prefix_size=1, max_epoch=1).valid[0]
+    assert 0 <= actual["accuracy"] <= 100 and actual["loss"] != train.default.valid[0]["loss"]
     # An LSTM freezes embeddings that it has read from a file, and its checkpoint can be loaded without it.
     vectors = next(train.folders)
     vectors.write_text("".join(f"{piece} {' '.join(['0.5'] * 16)}\n" for piece in ("a", "▁MAN")), encoding="utf-8")

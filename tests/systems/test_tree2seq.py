@@ -25,27 +25,27 @@ def way_up(up, heads, x, node) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     W = dict(zip("fiuo", up.input.weight.chunk(4)))
     b = dict(zip("fiuo", up.input.bias.chunk(4)))
     U = {"f": up.forget.weight, **dict(zip("iuo", up.others.weight.chunk(3)))}
-    found = {}
+    actual = {}
     for child in children(heads, node):
-        found |= way_up(up, heads, x, child)
+        actual |= way_up(up, heads, x, child)
     total = torch.zeros_like(x[node])
     for child in children(heads, node):
-        total = total + found[child][0]
+        total = total + actual[child][0]
     i, u, o = (W[g] @ x[node] + U[g] @ total + b[g] for g in "iuo")
     c = i.sigmoid() * u.tanh()
     for child in children(heads, node):
-        h_k, c_k = found[child]
+        h_k, c_k = actual[child]
         c = c + (W["f"] @ x[node] + U["f"] @ h_k + b["f"]).sigmoid() * c_k
-    return found | {node: (o.sigmoid() * c.tanh(), c)}
+    return actual | {node: (o.sigmoid() * c.tanh(), c)}
 
 
 def way_down(cell, heads, upward, node, above) -> dict[int, torch.Tensor]:
     """The states of a node and all below it, from the state above it."""
     state = cell(upward[node][None], above[None])[0]  # PyTorch's own cell
-    found = {node: state}
+    result = {node: state}
     for child in children(heads, node):
-        found |= way_down(cell, heads, upward, child, state)
-    return found
+        result |= way_down(cell, heads, upward, child, state)
+    return result
 
 
 def encoded_by_recursion(m, line, states, hiddens, cells):

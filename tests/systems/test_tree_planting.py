@@ -74,8 +74,8 @@ def test_targets_and_divergences_by_loops(left):
             one = [
                 loss_by_loops(l, scores[b, o:, o:].tolist(), elsewhere) for b, (l, o) in enumerate(zip(lines, offsets))
             ]
-            found, count = divergence(scores, syntax, elsewhere)
-            assert found.item() == pytest.approx(sum(loss for loss, _ in one), rel=1e-5, abs=1e-5)
+            actual, count = divergence(scores, syntax, elsewhere)
+            assert actual.item() == pytest.approx(sum(loss for loss, _ in one), rel=1e-5, abs=1e-5)
             assert count.item() == sum(rows for _, rows in one)
 
 

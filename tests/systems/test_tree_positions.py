@@ -106,8 +106,8 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
 
     expected = attention_by_loops(q, k, v, bucket, *vectors.detach(), padding)
     real = ~padding[:, None, :, None]
-    for found in (attend_densely(term, q, k, v, padding), attend(term, q, k, v, padding)):
-        assert torch.allclose(found.double() * real, expected, atol=1e-5)
+    for actual in (attend_densely(term, q, k, v, padding), attend(term, q, k, v, padding)):
+        assert torch.allclose(actual.double() * real, expected, atol=1e-5)
 
 
 def test_gradients_of_the_two_forms_agree(heads):
@@ -116,13 +116,13 @@ def test_gradients_of_the_two_forms_agree(heads):
     step = Step.of(batch(lines, left=True))
     term = DepthTerm(depth_buckets(step, 2), embeddings.by_layer()[0])
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
-    found = []
+    actual = []
     for form in (attend_densely, attend):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
         (form(term, *inputs, padding) * weight).sum().backward()
-        found.append([*(x.grad for x in inputs), *(p.grad.clone() for p in embeddings.parameters())])
+        actual.append([*(x.grad for x in inputs), *(p.grad.clone() for p in embeddings.parameters())])
         embeddings.zero_grad()
-    for dense, fast in zip(*found):
+    for dense, fast in zip(*actual):
         assert torch.allclose(dense, fast, atol=1e-5)
 
 
@@ -198,7 +198,7 @@ def test_absolute_positions_are_the_fused_formula():
     system = StructuralPositions(StructuralConfig(structural_positions="absolute"), args, None)
     step = Step.of(batch(LINES, left=False))
     sequence = torch.randn(*step.tokens.shape, 8)
-    found = system.positions(sequence, step)
+    actual = system.positions(sequence, step)
     table = sinusoids(torch.arange(10)[None], 8)[0]
     for b, line in enumerate(LINES):
         for place, word in enumerate([*line.word_of_piece, None]):
@@ -206,7 +206,7 @@ def test_absolute_positions_are_the_fused_formula():
             expected = torch.tanh(
                 system.absolute["depth"].weight @ table[depth] + system.absolute["sequence"].weight @ sequence[b, place]
             )
-            assert torch.allclose(found[b, place], expected, atol=1e-5)
+            assert torch.allclose(actual[b, place], expected, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------- in a model
@@ -264,10 +264,10 @@ def test_the_weights_of_a_bucket_are_added_up_in_full(dtype, monkeypatch):
     weights = torch.full((1, 2, 3, 1000), 1e-3).to(dtype)
     buckets = torch.zeros(1, 2, 3, 1000, dtype=torch.long)
     buckets[..., 500:] = 4
-    found = sums_by_bucket(weights, buckets, 5)
-    assert found.dtype == dtype
+    actual = sums_by_bucket(weights, buckets, 5)
+    assert actual.dtype == dtype
     half = torch.full((1, 2, 3), 500 * weights[0, 0, 0, 0].item(), dtype=torch.float64)
-    torch.testing.assert_close(found[..., 0].double(), half, rtol=4e-3, atol=0)
-    torch.testing.assert_close(found[..., 4].double(), half, rtol=4e-3, atol=0)
-    assert not found[..., 1:4].any()
+    torch.testing.assert_close(actual[..., 0].double(), half, rtol=4e-3, atol=0)
+    torch.testing.assert_close(actual[..., 4].double(), half, rtol=4e-3, atol=0)
+    assert not actual[..., 1:4].any()
     assert added == [torch.float64 if dtype == torch.float64 else torch.float32]

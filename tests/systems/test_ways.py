@@ -83,20 +83,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "ways.md"
 @pytest.mark.checkout
 def test_the_page_has_every_system_and_every_way():
     text = PAGE.read_text("utf-8")
-    found = ways.outcomes_of(text)
-    missing = sorted({row for row in ways.ROWS for way in ways.WAYS if (row, way) not in found})
+    actual = ways.outcomes_of(text)
+    missing = sorted({row for row in ways.ROWS for way in ways.WAYS if (row, way) not in actual})
     assert not missing, f"docs/ways.md: make ways ROWS='{' '.join(missing)}'"
-    assert ways.page(found) == text
-    assert [cell for cell, outcome in found.items() if outcome.kind == "fails"] == []
+    assert ways.page(actual) == text
+    assert [cell for cell, outcome in actual.items() if outcome.kind == "fails"] == []
 
 
 @pytest.mark.checkout
 def test_one_row_can_be_run_and_the_others_stay():
-    found = ways.outcomes_of(PAGE.read_text("utf-8"))
+    actual = ways.outcomes_of(PAGE.read_text("utf-8"))
     row, way = "pascal", "`--store-ema`"
-    others = {cell: outcome for cell, outcome in found.items() if cell[0] != row}
+    others = {cell: outcome for cell, outcome in actual.items() if cell[0] != row}
     assert "\nSystems: transformer, dbsa" in ways.page(others) and ", pascal, " not in ways.page(others)
-    changed = {**found, (row, way): ways.Outcome("refused", "--store-ema: is not for it")}
+    changed = {**actual, (row, way): ways.Outcome("refused", "--store-ema: is not for it")}
     assert "- `--store-ema`\n  - *pascal*: `--store-ema`: is not for it\n" in ways.page(changed)
     assert ways.outcomes_of(ways.page(changed)) == changed
 
@@ -172,8 +172,8 @@ def test_the_tests_own_way_to_compose_a_configuration(parser, line):
     expected = composed(parser, line)
     for _ in range(2):
         with composed_quickly():
-            found = composed(parser, line)
-        assert found == expected and repr(found) == repr(expected)
+            actual = composed(parser, line)
+        assert actual == expected and repr(actual) == repr(expected)
 
 
 def test_the_options_reach_processes_that_are_started():

@@ -61,18 +61,18 @@ def test_the_bytes_of_a_character_stand_where_it_stands():
     pieces = ["▁a", "▁", "<0xF0>", "<0x9F>", "<0x8E>", "<0x89>", "▁b"]
 
     def decode(given):
-        found = b""
+        actual = b""
         for piece in given:
-            found += bytes([int(piece[3:5], 16)]) if piece.startswith("<0x") else piece.replace("▁", " ").encode()
-        text = found.decode(errors="replace").lstrip()
+            actual += bytes([int(piece[3:5], 16)]) if piece.startswith("<0x") else piece.replace("▁", " ").encode()
+        text = actual.decode(errors="replace").lstrip()
         broken = len(text) and text[-1] == "\ufffd"
         # as SentencePiece: each byte of what is no character has a mark of its own
         return text[:-1] + "\ufffd" * sum(p.startswith("<0x") for p in given) if broken else text
 
-    found = alignment.spell(pieces, decode)
-    assert found.text == "a 🎉 b"
-    assert found.pieces == [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3), (3, 5)]
-    assert found.membership().argmax(1).tolist()[2:] == [1, 1, 1, 1, 2]
+    actual = alignment.spell(pieces, decode)
+    assert actual.text == "a 🎉 b"
+    assert actual.pieces == [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3), (3, 5)]
+    assert actual.membership().argmax(1).tolist()[2:] == [1, 1, 1, 1, 2]
 
 
 def test_tokens_are_found_in_the_line_or_not_at_all():
@@ -109,10 +109,10 @@ def test_a_word_of_no_weight_has_no_link():
 
 def test_agreement_with_given_links():
     gold = alignment.read_gold(["0-0 1p1", "2-1"])
-    found = alignment.agreement([[(0, 0), (1, 1), (3, 3)], [(2, 1)]], gold)
+    actual = alignment.agreement([[(0, 0), (1, 1), (3, 3)], [(2, 1)]], gold)
     # A = 4, A∩S = 2, A∩P = 3, S = 2
-    assert (found.precision, found.recall, found.aer) == (3 / 4, 1.0, 1 - 5 / 6)
-    assert found.f1 == pytest.approx(2 * 0.75 / 1.75)
+    assert (actual.precision, actual.recall, actual.aer) == (3 / 4, 1.0, 1 - 5 / 6)
+    assert actual.f1 == pytest.approx(2 * 0.75 / 1.75)
     with data_error("'0:1'", line=1):
         alignment.read_gold(["0:1"])
 
@@ -122,9 +122,9 @@ def test_agreement_is_that_of_nltk():
     pairs = [(s, t) for s in range(4) for t in range(4)]
     for _ in range(30):
         links, sure, more = ({pairs[i] for i in rng.choice(16, size=6, replace=False)} for _ in range(3))
-        found = alignment.agreement([sorted(links)], [(sure, sure | more)])
-        assert found.aer == pytest.approx(alignment_error_rate(sure, links, sure | more))
-        assert found.precision == nltk_precision(sure | more, links) and found.recall == nltk_recall(sure, links)
+        actual = alignment.agreement([sorted(links)], [(sure, sure | more)])
+        assert actual.aer == pytest.approx(alignment_error_rate(sure, links, sure | more))
+        assert actual.precision == nltk_precision(sure | more, links) and actual.recall == nltk_recall(sure, links)
 
 
 def test_mutual_information_by_loops():
@@ -195,8 +195,8 @@ def test_an_lstms_attention_stands_under_its_pieces(left):
     head = alignment_head.default_head(model)
     aligner = alignment_head.Aligner([model], [head])
     batch = lstm_models.net_input(lines, left)
-    found = aligner.weights(batch, targets(batch))
-    for line, own in zip(lines, found):
+    actual = aligner.weights(batch, targets(batch))
+    for line, own in zip(lines, actual):
         alone = lstm_models.net_input([line])
         (expected,) = aligner.weights(alone, targets(alone))
         assert own.shape == (6, len(line.tokens) - 1)

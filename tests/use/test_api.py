@@ -46,10 +46,10 @@ def lines(toy):
     return [line for line in toy.lines["test"] if line.words]
 
 
-def same(found, expected) -> None:
-    assert [f["text"] for f in found] == [e.text for e in expected]
-    assert [f["pieces"] for f in found] == [e.pieces for e in expected]
-    np.testing.assert_allclose([f["score"] for f in found], [e.score for e in expected], atol=2e-4)
+def same(actual, expected) -> None:
+    assert [f["text"] for f in actual] == [e.text for e in expected]
+    assert [f["pieces"] for f in actual] == [e.pieces for e in expected]
+    np.testing.assert_allclose([f["score"] for f in actual], [e.score for e in expected], atol=2e-4)
 
 
 def test_text_is_parsed_and_translated(server, offline, lines):
@@ -57,7 +57,7 @@ def test_text_is_parsed_and_translated(server, offline, lines):
     status, answer = server.translate(text=texts)
     assert status == 200 and answer["sources"] == texts
     assert [t["sentence"] for t in answer["translations"]] == list(range(len(texts)))
-    same(answer["translations"], [found[0] for found in offline.translations(texts)])
+    same(answer["translations"], [actual[0] for actual in offline.translations(texts)])
     assert answer["parses"] is None and answer["attention"] is None
     assert server.translate(text=texts[2])[1]["translations"][0]["text"] == answer["translations"][2]["text"]
 
@@ -75,8 +75,8 @@ def test_a_parse_is_used_as_it_is(server, offline, lines):
     status, answer = server.translate(conllu=blocks)
     single = [parse_conllu_block(format_conllu(line, comments=False)) for line in lines if len(line.sentences) == 1]
     assert status == 200 and len(answer["translations"]) == sum(len(line.sentences) for line in lines)
-    found = {t["text"] for t in answer["translations"]}
-    assert {best[0].text for best in offline.translations(single)} <= found
+    actual = {t["text"] for t in answer["translations"]}
+    assert {best[0].text for best in offline.translations(single)} <= actual
 
 
 def test_numbers_of_lines_make_no_empty_lines(server, monkeypatch):
@@ -174,11 +174,11 @@ def test_alignments_are_those_of_the_translator(server, offline, lines):
     texts = [text_of(line) for line in lines]
     status, answer = server.translate(text=texts, alignments=True)
     assert status == 200
-    for found, expected in zip(answer["translations"], offline.translations(texts, alignments=True)):
+    for actual, expected in zip(answer["translations"], offline.translations(texts, alignments=True)):
         alignment = expected[0].alignment
-        assert found["alignment"]["pharaoh"] == alignment.pharaoh()
-        assert found["alignment"]["links"] == [list(link) for link in alignment.links]
-        words = [found["text"][start:end] for start, end in found["alignment"]["target_words"]]
+        assert actual["alignment"]["pharaoh"] == alignment.pharaoh()
+        assert actual["alignment"]["links"] == [list(link) for link in alignment.links]
+        words = [actual["text"][start:end] for start, end in actual["alignment"]["target_words"]]
         assert words == [expected[0].text[start:end] for start, end in alignment.target_words] and all(words)
 
 
@@ -378,8 +378,8 @@ def test_fuzzed_requests_find_no_defect(server):
     pytest.importorskip("schemathesis")
     from fuzzing import fuzz
 
-    found = fuzz(f"http://127.0.0.1:{server.port}", 100)
-    assert found[422] > 25 and sum(found.values()) > 75
+    actual = fuzz(f"http://127.0.0.1:{server.port}", 100)
+    assert actual[422] > 25 and sum(actual.values()) > 75
 
 
 def test_the_commands_limits_reach_the_server(trained, monkeypatch):

@@ -101,10 +101,10 @@ def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
 
 def test_a_lone_surrogate_is_that_lines_error(toy, trained):
     translator = Translator.load(trained, device="cpu")
-    found = translator.translations([flat(toy, 0), "a \ud800 man", flat(toy, 2)])
-    assert [best[0].error is None for best in found] == [True, False, True]
-    assert "surrogates not allowed" in found[1][0].error
-    assert found[2][0].text == translator.translate(flat(toy, 2)).text
+    actual = translator.translations([flat(toy, 0), "a \ud800 man", flat(toy, 2)])
+    assert [best[0].error is None for best in actual] == [True, False, True]
+    assert "surrogates not allowed" in actual[1][0].error
+    assert actual[2][0].text == translator.translate(flat(toy, 2)).text
     with data_error(line=2):
         translator.align([flat(toy, 0), "a \ud800 man"], ["a", "a"])
     with data_error():
@@ -115,8 +115,8 @@ def test_a_parse_with_an_empty_word_is_that_sentences_error(toy, trained):
     translator = Translator.load(trained, device="cpu")
     parse = ParsedLine.of_words(["a", "man"], [2, 0], ["det", "root"])
     parse.words[0] = parse.tokens[0].form = ""
-    found = translator.translations([flat(toy, 0), parse, flat(toy, 2)])
-    assert [best[0].error is None for best in found] == [True, False, True]
+    actual = translator.translations([flat(toy, 0), parse, flat(toy, 2)])
+    assert [best[0].error is None for best in actual] == [True, False, True]
 
 
 def test_standard_input_that_is_not_utf8_is_named(trained, monkeypatch):

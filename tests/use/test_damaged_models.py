@@ -160,6 +160,6 @@ def test_a_trial_of_damaged_folders(tmp_path, what):
         from tools.damage import damage_data, damage_models
     finally:
         sys.path.pop(0)
-    found = damage_data(40, 3, tmp_path) if what == "data" else damage_models(40, 3, tmp_path)
-    for use, counts in found.items():
+    actual = damage_data(40, 3, tmp_path) if what == "data" else damage_models(40, 3, tmp_path)
+    for use, counts in actual.items():
         assert counts["told"] > 4 and not counts["silent"] and not counts["raw"], use

@@ -97,12 +97,12 @@ def make(checkpoint: Path, kind: str, output: Path, **options) -> Path:
 
 def hypotheses(generated: str) -> dict[str, list[tuple[str, float]]]:
     """The n best of each sentence, from fairseq-generate's output: pieces, and the score in base e."""
-    found: dict[str, list[tuple[str, float]]] = {}
+    result: dict[str, list[tuple[str, float]]] = {}
     for line in generated.splitlines():
         if line.startswith("H-"):
             number, score, pieces = line.split("\t")
-            found.setdefault(number[2:], []).append((pieces, float(score) * math.log(2)))
-    return found
+            result.setdefault(number[2:], []).append((pieces, float(score) * math.log(2)))
+    return result
 
 
 def test_stock_fairseq_gives_the_same_beams_without_this_package(corpus, supervised, tmp_path):
@@ -117,11 +117,11 @@ def test_stock_fairseq_gives_the_same_beams_without_this_package(corpus, supervi
         capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    expected, found = hypotheses(ours), hypotheses(done.stdout)
+    expected, actual = hypotheses(ours), hypotheses(done.stdout)
     assert len(expected) == 25 and len({h[0][0] for h in expected.values()}) > 3
-    assert {n: [h[0] for h in hs] for n, hs in found.items()} == {n: [h[0] for h in hs] for n, hs in expected.items()}
+    assert {n: [h[0] for h in hs] for n, hs in actual.items()} == {n: [h[0] for h in hs] for n, hs in expected.items()}
     for number, best in expected.items():
-        assert [h[1] for h in found[number]] == pytest.approx([h[1] for h in best], abs=1e-4)
+        assert [h[1] for h in actual[number]] == pytest.approx([h[1] for h in best], abs=1e-4)
 
 
 def test_the_checkpoint_holds_plain_values_alone(supervised, tmp_path):
@@ -141,10 +141,10 @@ def test_an_exported_folder_translates_as_the_checkpoint(supervised, text, tmp_p
     pytest.importorskip("ctranslate2") if kind == "ctranslate2" else None
     folder = make(supervised, kind, tmp_path / "out")
     expected = Translator.load(supervised, device="cpu").translations(text)
-    found = Translator.load(folder, device="cpu", batch_size=3).translations(text)
-    assert [best[0].text for best in found] == [best[0].text for best in expected]
+    actual = Translator.load(folder, device="cpu", batch_size=3).translations(text)
+    assert [best[0].text for best in actual] == [best[0].text for best in expected]
     # CTranslate2 shares what fairseq leaves to the end of an empty translation among the other pieces.
-    assert [best[0].score for best in found] == pytest.approx([best[0].score for best in expected], abs=1e-3)
+    assert [best[0].score for best in actual] == pytest.approx([best[0].score for best in expected], abs=1e-3)
     assert len((folder / "README.md").read_text(encoding="utf-8").splitlines()) == 4
 
 
@@ -172,12 +172,12 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
     parses = list(read_conllu(binarized.conllu(text[1:]).split("\n")))
     translator = Translator.load(folder, max_len_b=20)
     expected = Translator.load(labelled, device="cpu", max_len_b=20).translations(parses)
-    found = translator.translations(parses)
-    assert [best[0].pieces for best in found] == [best[0].pieces for best in expected]
+    actual = translator.translations(parses)
+    assert [best[0].pieces for best in actual] == [best[0].pieces for best in expected]
     other = translator.translations(
         [replace(p, deprels=["det" if d == "obj" else d for d in p.deprels]) for p in parses]
     )
-    assert [best[0].score for best in other] != [best[0].score for best in found]
+    assert [best[0].score for best in other] != [best[0].score for best in actual]
     with data_error("sennrich_haddow"):
         make(labelled, "fairseq", tmp_path / "stock")
     assert not (tmp_path / "stock").exists()
@@ -233,9 +233,9 @@ def test_each_architecture_is_exported_or_says_why_not(corpus, tmp_path, arch):
     pytest.importorskip("ctranslate2")
     shutil.copytree(corpus / "bin", tmp_path / "bin")
     shutil.copyfile(corpus / "bin" / "labels.en.json", tmp_path / "bin" / "labels.de.json")  # for LaSyn
-    found = WHY_NOT.get(arch, arch.removesuffix("_transformer"))
+    actual = WHY_NOT.get(arch, arch.removesuffix("_transformer"))
     for kind in ("fairseq", "ctranslate2"):
-        reason, folder = found[kind] if isinstance(found, dict) else found, tmp_path / kind
+        reason, folder = actual[kind] if isinstance(actual, dict) else actual, tmp_path / kind
         loaded = untrained(tmp_path / "bin", arch)
         if reason is None:
             export.export(loaded, kind, folder)
@@ -264,8 +264,8 @@ def test_a_multi_task_model_is_asked_for_a_translation(corpus, tmp_path, kind):
     export.export(loaded, kind, tmp_path / "out", source_tag=tag)
     text, search = ["the dog sees the man.", "children"], {"beam": 1, "max_len_b": 10}
     expected = Translator([loaded.model], loaded.task, source_tag=tag, **search).translations(text)
-    found = Translator.load(tmp_path / "out", device="cpu", **search).translations(text)
-    assert [best[0].pieces for best in found] == [best[0].pieces for best in expected]
+    actual = Translator.load(tmp_path / "out", device="cpu", **search).translations(text)
+    assert [best[0].pieces for best in actual] == [best[0].pieces for best in expected]
     bare = Translator([loaded.model], loaded.task, **search).translations(text)
     scores = [best[0].score for best in expected]
     assert [best[0].score for best in bare] != pytest.approx(scores, abs=2e-2), "the tag is read"

@@ -58,12 +58,12 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
         for name, folder in folders.items():
             offline = Translator.load(folder, parser=parser, device="cpu", **LENGTHS)
             expected = offline.translations(texts, alignments=True)
-            found = [t for t in answer["translations"] if t["model"] == name]
+            actual = [t for t in answer["translations"] if t["model"] == name]
             # scores: a model with random weights has ties
-            assert [t["score"] for t in found] == pytest.approx([best[0].score for best in expected], abs=1e-3)
-            assert [t["cut"] for t in found] == [best[0].cut for best in expected]
-            assert all(len(t["pieces"]) <= 4 * PIECES_B for t in found), "bounded by the source"
-            assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in found)
+            assert [t["score"] for t in actual] == pytest.approx([best[0].score for best in expected], abs=1e-3)
+            assert [t["cut"] for t in actual] == [best[0].cut for best in expected]
+            assert all(len(t["pieces"]) <= 4 * PIECES_B for t in actual), "bounded by the source"
+            assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in actual)
         status, answer = server.translate(text="children", model="fast", attention=True)
         assert status == 422 and "CTranslate2" in answer["detail"]
     with running(Service(load_served(folders), Source(None))) as server:

@@ -30,9 +30,9 @@ def translator(toy, trained) -> Translator:
 def scores(decoder: ForcedDecoder, sources, targets) -> list[list[TargetScore]]:
     """The scores of each source's targets."""
     rows = [(source, text) for source, texts in enumerate(targets) for text in texts]
-    found = dict(decoder.scores(sources, rows))
-    assert sorted(found) == list(range(len(rows)))
-    return [[found[row] for row, (of, _) in enumerate(rows) if of == source] for source in range(len(sources))]
+    actual = dict(decoder.scores(sources, rows))
+    assert sorted(actual) == list(range(len(rows)))
+    return [[actual[row] for row, (of, _) in enumerate(rows) if of == source] for source in range(len(sources))]
 
 
 def lines_and_targets(toy, split: str = "test") -> tuple[list[ParsedLine], list[str]]:
@@ -45,8 +45,8 @@ def test_scores_are_those_of_fairseq_generate(toy, trained, translator):
     printed = toy_data.fairseq("generate", toy.data, *options, "--max-tokens", 300)
     generated = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", printed, re.MULTILINE)}
     assert len(generated) == len(lines)
-    found = scores(ForcedDecoder(translator), lines, [[text] for text in german])
-    for number, (score,) in enumerate(found):
+    actual = scores(ForcedDecoder(translator), lines, [[text] for text in german])
+    for number, (score,) in enumerate(actual):
         assert score.mean == pytest.approx(generated[number] * math.log(2), abs=2e-5)
         assert score.total == pytest.approx(score.mean * score.tokens)
 
@@ -64,15 +64,15 @@ def test_given_targets_are_found_on_either_side_of_their_padding(toy, trained, l
     assert len({lengths[n] for n in numbers}) > 1
     scorer = task.build_generator(models, Namespace(score_reference=True))
     search = task.build_generator(models, Namespace(beam=2, prefix_size=2, max_len_b=9))
-    found = {}
+    actual = {}
     for batch in [numbers, *([n] for n in numbers)]:
         sample = dataset.collater([dataset[n] for n in batch])
         scored = task.inference_step(scorer, models, sample)
         begun = task.inference_step(search, models, sample, prefix_tokens=sample["target"][:, :2])
         for number, *both in zip(sample["id"].tolist(), scored, begun):
-            found.setdefault(number, []).append([own[0] for own in both])
+            actual.setdefault(number, []).append([own[0] for own in both])
             assert both[1][0]["tokens"][:2].tolist() == dataset[number]["target"][:2].tolist()
-    for together, alone in found.values():
+    for together, alone in actual.values():
         for a, b in zip(together, alone):
             assert a["tokens"].tolist() == b["tokens"].tolist()
             assert float(a["score"]) == pytest.approx(float(b["score"]), abs=1e-4)

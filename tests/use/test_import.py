@@ -81,19 +81,21 @@ def sentences(pretrained, most: int, count: int = COUNT) -> list[list[int]]:
     return [torch.randint(4, last, (n,), generator=generator).tolist() for n in lengths]
 
 
+@pytest.mark.matrix(4)
 @families
 def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family):
     translator, pretrained = Translator.load(imported / family, device="cpu"), described(theirs, family)
-    found = sentences(pretrained, translator.max_positions()[0] - 1)
+    actual = sentences(pretrained, translator.max_positions()[0] - 1)
     ours, model = translator.models[0], model_of(theirs / family)
     # In float64, since the logits of these models are in the hundreds; fairseq's softmax stays in float32, and so does
     # all of transformers' FSMT.
     if family != "fsmt":
         ours, model = ours.double(), model.double()
-    result = compare_models(pretrained, ours, model, found)
+    result = compare_models(pretrained, ours, model, actual)
     assert result.states < 1e-5 and result.log_probabilities < 2e-5
 
 
+@pytest.mark.matrix(4)
 @families
 def test_beams_are_those_of_generate(theirs, imported, family):
     pretrained, model = described(theirs, family), model_of(theirs / family)
@@ -127,6 +129,7 @@ def test_beams_are_those_of_generate(theirs, imported, family):
     assert len(translations) > 3 and len({len(row) for row in translations}) > 1
 
 
+@pytest.mark.matrix(4)
 @families
 def test_text_is_translated_as_by_transformers(theirs, imported, family):
     lines = tiny_pretrained.text()[:20]
@@ -190,6 +193,7 @@ def test_a_marian_model_that_was_trained_further_is_exported(imported, tmp_path)
     assert (tmp_path / "further" / "model.safetensors").exists()
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
 def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     """The same parameters, and a tokenizer that gives the same ids."""
@@ -243,6 +247,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system):
     """The parameters that the two have in common are the imported ones until the first update."""

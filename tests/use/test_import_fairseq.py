@@ -78,6 +78,7 @@ def _train(root: Path) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.matrix(1)
 @tasks
 def test_it_computes_what_fairseq_computes(trained, tmp_path, task):
     """States and probabilities, which the import compares; and the dictionary, the languages and the search."""
@@ -118,6 +119,7 @@ def test_beams_are_those_of_fairseq(trained, tmp_path):
     assert ours == [processor.decode(theirs[i].split()) for i in range(len(rows))] and any(ours)
 
 
+@pytest.mark.matrix(1)
 @tasks
 def test_training_goes_on_from_it_with_a_system(trained, tmp_path, task):
     (source, target), _ = TASKS[task]

@@ -612,14 +612,14 @@ class Mirror(Naming):
     """A model that says its source again, word for word."""
 
     def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
-        found = []
+        result = []
         for line in sentences:
             forms = [token.form for token in line.tokens]
             text, ends = " ".join(forms), list(itertools.accumulate(len(form) + 1 for form in forms))
             words = [(end - 1 - len(form), end - 1) for end, form in zip(ends, forms)]
             alignment = WordAlignment(text, text, words, words, [(i, i) for i in range(len(words))])
-            found.append([Translation(text, [], -0.25, alignment)])
-        return found
+            result.append([Translation(text, [], -0.25, alignment)])
+        return result
 
 
 def hovered(browser, parser: Parser, text: str) -> list:

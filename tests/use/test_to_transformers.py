@@ -106,6 +106,7 @@ def test_the_same_beams(data, exported, theirs, norm):
     assert ended > 0.9 * len(lines) and same > 0.5 * ended  # the others by their scores
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     "arch, options",
     [

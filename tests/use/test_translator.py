@@ -38,9 +38,9 @@ def test_an_lstm_builds_no_map_of_its_attention_in_search(arch):
         task = SimpleNamespace(build_generator=lambda models, options: mock.MagicMock(eos=2))
         Translator([model], task, alignment_heads=[default_head(model)])
         with mock.patch.object(type(model.decoder.attention), "over_source", side_effect=AssertionError):
-            found, attention = model(**inputs)
+            actual, attention = model(**inputs)
     assert attention is None
-    torch.testing.assert_close(found, logits)
+    torch.testing.assert_close(actual, logits)
 
 
 def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
@@ -131,26 +131,26 @@ def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
 def test_a_diverse_search_does_not_depend_on_the_rest_of_the_batch(toy):
     """fairseq looks up the penalties of a batch's first sentence by its number in the data."""
     model = untrained(toy.data, "transformer", sure=6.0)
-    found = []
+    actual = []
     for size in (1, 3, 32):
         options = {"beam": 4, "nbest": 4, "diverse_beam_groups": 2, "max_len_b": 10, "batch_size": size}
         translated = Translator([model.model], model.task, **options).translations(toy.lines["test"])
-        found.append([[translation.pieces for translation in best_first] for best_first in translated])
-    assert found[0] == found[1] == found[2] and len({str(best_first) for best_first in found[0]}) > 2
+        actual.append([[translation.pieces for translation in best_first] for best_first in translated])
+    assert actual[0] == actual[1] == actual[2] and len({str(best_first) for best_first in actual[0]}) > 2
 
 
 @pytest.mark.slow
 def test_samples_depend_on_pytorchs_generator_alone(toy):
     model = untrained(toy.data, "transformer")
     translator = Translator([model.model], model.task, beam=1, sampling=True, max_len_b=10, batch_size=3)
-    found = []
+    actual = []
     for seed in (1, 2):
         np.random.seed(seed)
         state = np.random.get_state()[1].tolist()
         torch.manual_seed(5)
-        found.append([best.pieces for best in translator.translate(toy.lines["test"])])
+        actual.append([best.pieces for best in translator.translate(toy.lines["test"])])
         assert np.random.get_state()[1].tolist() == state
-    assert found[0] == found[1]
+    assert actual[0] == actual[1]
     sure = translator.with_search(temperature=0.001, max_len_b=3)
     ends = [(len(best.pieces), best.cut) for best in sure.translate(toy.lines["test"])]
     assert (3, True) in ends and all(cut == (pieces == 3) for pieces, cut in ends), "also an end of no probability"
@@ -174,9 +174,9 @@ def test_searches_of_one_model_keep_their_sentences_apart(toy, trained, monkeypa
         return encoded
 
     monkeypatch.setattr(translator._input, "encode", overtaken)
-    found = translator.translations(lines[:2])
-    assert [best.pieces for best, *_ in found] == [best.pieces for best, *_ in expected]
-    assert [best.parse.words for best, *_ in found] == [best.parse.words for best, *_ in expected]
+    actual = translator.translations(lines[:2])
+    assert [best.pieces for best, *_ in actual] == [best.pieces for best, *_ in expected]
+    assert [best.parse.words for best, *_ in actual] == [best.parse.words for best, *_ in expected]
     with data_error("at least 1", option="batch_size"):
         translator.with_search(batch_size=0)
     short = other.with_search(beam=3, max_len_b=2).with_search(batch_size=2)
@@ -190,18 +190,18 @@ def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsy
     (best,) = whole.translations([line])[0]
     assert len(best.pieces) > 3 and not best.cut
     exact, short = (whole.with_search(max_len_b=len(best.pieces) - less) for less in (0, 2))
-    (found,) = short.translations([line])[0]
-    assert found.cut and len(found.pieces) == len(best.pieces) - 2
+    (actual,) = short.translations([line])[0]
+    assert actual.cut and len(actual.pieces) == len(best.pieces) - 2
     assert exact.translate(line).text == best.text
     caplog.clear()
     short.translate([line])
-    assert "sentence 1 " in caplog.text and f" {len(found.pieces)} " in caplog.text
+    assert "sentence 1 " in caplog.text and f" {len(actual.pieces)} " in caplog.text
     text = tmp_path / "in.conllu"
     text.write_text(format_conllu(replace(line, line_number=0)))
     argv = ["translate", str(trained), "--input", str(text), "--output", f"{tmp_path}/out", "--max-len-b"]
-    assert command([*argv, str(len(found.pieces))]) == 0
+    assert command([*argv, str(len(actual.pieces))]) == 0
     warned = capsys.readouterr().err
-    assert "in.conllu:1: " in warned and f" {len(found.pieces)} " in warned and "--max-len-b" in warned
+    assert "in.conllu:1: " in warned and f" {len(actual.pieces)} " in warned and "--max-len-b" in warned
     assert command([*argv, "200"]) == 0
     assert "in.conllu:1: " not in capsys.readouterr().err
 

@@ -95,6 +95,7 @@ def train_model(corpus, name, *options, updates=250):
     return next((corpus / name).glob(f"checkpoint_*_{updates}.pt"))
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -113,9 +114,9 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
         capsys.readouterr()
         assert cli.main(["eval-tree", str(gold), str(out), "--json"]) == 0
         scores.append(json.loads(capsys.readouterr().out))
-    for found in scores:
-        assert found["Words"]["f1"] == 1.0 and "LAS" not in found
-        assert found["UAS"]["f1"] > 0.95
+    for actual in scores:
+        assert actual["Words"]["f1"] == 1.0 and "LAS" not in actual
+        assert actual["UAS"]["f1"] > 0.95
     lines = list(read_conllu(out, n_lines=60))
     assert all(len(line.arcs) == len(line.words) for line in lines)
     assert all(head == line.heads[word] for line in lines for word, head, _, _ in line.arcs)
