@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 import toy_data
@@ -83,6 +84,9 @@ def pytest_terminal_summary(terminalreporter, config):
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 import_module("fairseq_cli.validate").reset_logging = lambda: None  # it takes pytest's handlers away
+
+hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine takes longer
+hypothesis.settings.load_profile("no deadline")
 
 lock_bars_per_process()  # tests kill forks of this process
 

@@ -185,7 +185,7 @@ def test_a_parse_of_one_row_with_a_backslash(tmp_path):
     assert (tmp_path / "o").read_text() == "C:\\temp\n"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=8))
 def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
     """plan: for each line the lengths of its sentences."""

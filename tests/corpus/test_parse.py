@@ -81,7 +81,7 @@ def test_sentences_are_split_on_request_only():
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.one_of(
         st.text(max_size=60),
@@ -241,7 +241,7 @@ def test_shards_together_are_the_whole(text):
         assert merge(job(text, f"{count}.conllu")).read_bytes() == whole
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=12), min_size=1),
     st.integers(1, 4),

@@ -46,7 +46,7 @@ words = st.text(
 ).filter(lambda word: word.split() == [word])
 sentences = st.lists(words, min_size=0, max_size=5).map(" ".join)
 corpora = st.lists(sentences, min_size=1, max_size=6)
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
 
 def write(path: Path, text: str) -> Path:
@@ -423,7 +423,7 @@ def test_nist_has_all_references(tmp_path):
     assert error_of(row for _, rows in cut_off for row in rows).path == tmp_path / "mt05-ref.sgm"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.permutations("ABCD"), st.data())
 def test_nist_matches_documents_by_name(order, data):
     """Source and references may have them in different orders, the references by translator or mixed."""
@@ -490,7 +490,7 @@ def held_out(corpus, **options):
         return splits("moses", Path(folder), ("zh", "en"), **options)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=200), st.integers(0, 3), st.integers(1, 30), st.integers(0, 9))
 def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, size, seed):
     corpus = [(" ".join(["w"] * n), str(i)) for i, n in enumerate(lengths)]
@@ -499,14 +499,14 @@ def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, s
     numbers = [int(row[1]) for rows in actual.values() for row in rows]
     assert len(set(numbers)) == len(numbers)
     for name, rows in actual.items():
-        own = [int(row[1]) for row in rows]
-        assert own == sorted(own), "in the order of the corpus"
+        of_split = [int(row[1]) for row in rows]
+        assert of_split == sorted(of_split), "in the order of the corpus"
         if groups and name.startswith("test"):
             to = int(name.removeprefix("test_"))
-            assert all(to - 10 < lengths[n] <= to for n in own)
-            assert len(own) == min(size, sum(to - 10 < n <= to for n in lengths))
+            assert all(to - 10 < lengths[n] <= to for n in of_split)
+            assert len(of_split) == min(size, sum(to - 10 < n <= to for n in lengths))
         else:
-            assert all(0 < lengths[n] <= 40 or name == "test" for n in own)
+            assert all(0 < lengths[n] <= 40 or name == "test" for n in of_split)
     in_tests = {int(row[1]) for name, rows in actual.items() if name.startswith("test") for row in rows}
     left = [n for n, length in enumerate(lengths) if 0 < length <= 40 and n not in in_tests]
     assert len(actual["valid"]) == min(5, len(left)) and len(actual["train"]) == len(left) - len(actual["valid"])
@@ -550,7 +550,7 @@ def segment_words(sentences, program: str):
     return (row[0] for row in worded(((sentence,) for sentence in sentences), ["zh"], {"zh": program}))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(corpora)
 def test_only_spaces_come_between_words(side):
     side = [line.replace("'", "’") for line in side]

@@ -104,7 +104,7 @@ WORDS = st.lists(LINES.filter(lambda word: word.split()), max_size=8)
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(text=LINES)
 @example(text="a@@ b@@")
 @example(text="</s> <s> <unk> <pad>")
@@ -120,7 +120,7 @@ def test_decoding_gives_the_text_back(segmenters, name, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(words=WORDS, data=st.data())
 def test_every_piece_knows_its_word(segmenters, name, words, data):
     spaces = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
@@ -130,18 +130,18 @@ def test_every_piece_knows_its_word(segmenters, name, words, data):
     text = "".join(
         (" " if space or not i else "") + single_spaced(w) for i, (w, space) in enumerate(zip(words, spaces))
     )
-    assert segmenter.decode([piece for own in encoded for piece in own]) == text.strip(" ")
-    for word, own, space in zip(words, encoded, spaces):
+    assert segmenter.decode([piece for of_word in encoded for piece in of_word]) == text.strip(" ")
+    for word, of_word, space in zip(words, encoded, spaces):
         # A word's pieces are its own: alone they spell the word, whatever stands around it.
         assert (
             segmenter.encode_words(["x", word], [True, space])[1] == segmenter.encode_words([word], [True])[0]
             or not space
         )
-        assert segmenter.decode(own) == single_spaced(word) or not space
+        assert segmenter.decode(of_word) == single_spaced(word) or not space
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=LINES)
 def test_fairseq_reads_the_same_pieces(segmenters, name, text):
     """fairseq splits lines at white space: no piece may be split again, nor be one of its special symbols."""
@@ -192,12 +192,12 @@ def test_a_users_model_that_normalises_says_what_it_loses(options):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(words=WORDS)
 def test_normalising_models_give_every_word_a_piece(normalising, words):
     encoded = normalising.encode_words(words, [True] * len(words))
     assert len(encoded) == len(words) and all(encoded)
-    flat = [piece for own in encoded for piece in own]
+    flat = [piece for of_word in encoded for piece in of_word]
     assert tokenize_line(" ".join(flat)) == flat
 
 
@@ -254,7 +254,7 @@ def test_pieces_never_cross_words_in_training(tmp_path):
         segmenter = train_segmenter(kind, [tmp_path / "a.conllu"], 30)
         assert b"on't" not in segmenter.model and b"on'" not in segmenter.model
         encoded = segmenter.encode_words(["do", "n't"], [True, False])
-        assert segmenter.decode([piece for own in encoded for piece in own]) == "don't"
+        assert segmenter.decode([piece for of_word in encoded for piece in of_word]) == "don't"
 
 
 def test_training_is_repeatable_and_samples(corpus):
@@ -384,7 +384,7 @@ def test_a_byte_order_mark_is_no_part_of_codes(tmp_path):
     assert pieces[0] == pieces[1] == ["der", "das", "da@@", "d@@", "a"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=50).map(b"#version: 0.2\n".__add__)))
 @example(content=b"#version:")
 @example(content=b"#version: 0.3\na b\n")
@@ -430,7 +430,7 @@ def run_segment(*arguments):
 
 def test_words_are_one_piece_each_but_where_they_read_as_special_symbols(segmenters):
     pieces = segmenters["words"].encode_words(["house", "do", "n't", "</s>", "a b"], [True, True, False, True, True])
-    assert [len(own) for own in pieces] == [1, 1, 1, 2, 1] and pieces[:3] == [["house"], ["do"], ["￭n't"]]
+    assert [len(of_word) for of_word in pieces] == [1, 1, 1, 2, 1] and pieces[:3] == [["house"], ["do"], ["￭n't"]]
     assert segmenters["words"].encode_text("Hello, (old) world.") == ["Hello", "￭,", "(", "￭old", "￭)", "world", "￭."]
 
 
@@ -453,8 +453,8 @@ def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
         # Pieces of each token, in order, are those of the token alone in its place.
         start = 0
         for token, space in zip(parse.tokens, spaces_before(parse.tokens)):
-            own = line.split()[start : start + token.pieces]
-            assert segmenter.encode_words(["x", token.form], [True, space or start == 0])[1] == own
+            expected = line.split()[start : start + token.pieces]
+            assert segmenter.encode_words(["x", token.form], [True, space or start == 0])[1] == expected
             start += token.pieces
     assert (out / "train.en").read_text(encoding="utf-8").count("\n") == 80
     assert not (out / "train.en.conllu").exists()
@@ -702,9 +702,9 @@ def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):
         run_segment(*train, "--input", corpus)
     assert parse.read_text("utf-8") == "hours of work" and not (out / f"{corpus.name}").exists()
     parse.unlink()
-    own = tmp_path / f"{corpus.name}.conllu"
-    own.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
-    run_segment(*train, "--input", own)
+    other_parse = tmp_path / f"{corpus.name}.conllu"
+    other_parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment(*train, "--input", other_parse)
     assert parse.exists()
     damaged = tmp_path / "damaged" / corpus.name
     damaged.parent.mkdir()

@@ -74,9 +74,9 @@ def by_loops(sentences, ids, arcs):
         for w, h in enumerate(s.head):
             tree += s.pieces[w] * s.pieces[h]
         if arcs:
-            own = sorted(s.arcs or [])
-            flat["arcs.n_arcs"].append(len(own))
-            for dependent, head, label, p in own:
+            of_sentence = sorted(s.arcs or [])
+            flat["arcs.n_arcs"].append(len(of_sentence))
+            for dependent, head, label, p in of_sentence:
                 for name, value in zip(of_arcs[1:], (dependent, head, label, p)):
                     flat[name].append(value)
                 expanded += s.pieces[dependent] * s.pieces[head]
@@ -85,9 +85,9 @@ def by_loops(sentences, ids, arcs):
 
 def check(actual, sentences, ids, arcs):
     flat, tree, expanded = by_loops(sentences, ids, arcs)
-    for name, own in flat.items():
+    for name, expected in flat.items():
         array = np.asarray(attrgetter(name)(actual))
-        assert array.tolist() == (pytest.approx(own, abs=8e-6) if name == "arcs.prob" else own), name
+        assert array.tolist() == (pytest.approx(expected, abs=8e-6) if name == "arcs.prob" else expected), name
         whole = np.int64 if isinstance(actual.head, torch.Tensor) else np.int32  # packed ones are widened at once
         assert array.dtype == (np.float32 if name == "arcs.prob" else whole)
     assert actual.n_tree_arcs == tree
@@ -96,7 +96,7 @@ def check(actual, sentences, ids, arcs):
         assert actual.arcs.n_piece_arcs == expanded
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 30),
@@ -200,12 +200,12 @@ def test_foreign_arrow_files(tmp_path):
     with data_error(path="a.arrow"):
         SyntaxStore(path)
     names = ("chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksum")
-    own = {**dict.fromkeys(names, 1), "version": store_format.VERSION, "checksums": ["0"]}
+    complete = {**dict.fromkeys(names, 1), "version": store_format.VERSION, "checksums": ["0"]}
     for metadata in (
         {"version": store_format.VERSION},
-        own,  # other columns
-        {**own, "sentences": 2},  # record batches are lost
-        {**own, "checksums": []},
+        complete,  # other columns
+        {**complete, "sentences": 2},  # record batches are lost
+        {**complete, "checksums": []},
     ):
         metadata = (
             sealed({k: v for k, v in metadata.items() if k != "checksum"}) if "checksum" in metadata else metadata
@@ -490,10 +490,10 @@ def test_a_pass_over_a_store_stays_small(tmp_path):
     """What is in memory of the file after each step of a pass does not grow with the file; and it is still right."""
 
     def resident():
-        result, own = 0, False
+        result, is_of_store = 0, False
         for line in Path("/proc/self/smaps").read_text().splitlines():
-            own = str(path) in line if "-" in line.split(" ")[0] else own
-            result += int(line.split()[1]) if own and line.startswith("Rss:") else 0
+            is_of_store = str(path) in line if "-" in line.split(" ")[0] else is_of_store
+            result += int(line.split()[1]) if is_of_store and line.startswith("Rss:") else 0
         return result
 
     rng, path = random.Random(1), tmp_path / "a.arrow"

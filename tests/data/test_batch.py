@@ -83,9 +83,9 @@ def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[
 def arcs_by_loops(lines: list[Line], left: bool, width: int, arcs: list[list[Arc]]) -> list[tuple]:
     """(row, column of the dependent piece, column of the head piece, label, probability), all pairs of pieces."""
     actual = []
-    for b, (line, own) in enumerate(zip(lines, arcs)):
+    for b, (line, of_line) in enumerate(zip(lines, arcs)):
         start = width - len(line.tokens) if left else 0
-        for dependent, head, label, p in own:
+        for dependent, head, label, p in of_line:
             for i in range(line.pieces[dependent]):
                 for j in range(line.pieces[head]):
                     actual.append((b, start + line.starts[dependent] + i, start + line.starts[head] + j, label, p))
@@ -104,7 +104,7 @@ def batches(draw) -> tuple[list[Line], random.Random]:
 
 
 @pytest.mark.parametrize("left", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=batches(), extra=st.integers(0, 2))
 def test_views_against_loops(left, drawn, extra):
     lines, _ = drawn
@@ -117,7 +117,7 @@ def test_views_against_loops(left, drawn, extra):
 
 
 @pytest.mark.parametrize("left", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=batches(), extra=st.integers(0, 2))
 def test_arcs_against_loops(left, drawn, extra):
     lines, rng = drawn
@@ -135,17 +135,17 @@ def test_arcs_against_loops(left, drawn, extra):
     assert syntax.arcs.n_piece_arcs == len(syntax.piece_arcs.prob)
     uncounted = replace(syntax.flat, n_tree_arcs=None, lengths=None, arcs=replace(syntax.arcs, n_piece_arcs=None))
     counted = SyntaxBatch(uncounted, syntax.tokens, PAD)
-    assert [own.tolist() for own in counted.lengths] == [own.tolist() for own in syntax.lengths]
+    assert [of_rows.tolist() for of_rows in counted.lengths] == [of_rows.tolist() for of_rows in syntax.lengths]
     assert as_list(counted.piece_arcs) == actual
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(drawn=batches(), with_arcs=st.booleans(), unparsed=st.booleans())
 def test_packed_and_unpacked(drawn, with_arcs, unparsed):
     """What fairseq does to a batch on its way moves one tensor, and every byte of every array comes back."""
     lines, rng = drawn
-    stored = [StoredSentence(l.pieces, l.heads, *([own[c] for own in l.labels] for c in range(3))) for l in lines]
+    stored = [StoredSentence(l.pieces, l.heads, *([word[c] for word in l.labels] for c in range(3))) for l in lines]
     for sentence, line in zip(stored, lines):
         sentence.arcs, sentence.parsed = random_arcs(rng, line), not unparsed
     flat = MemoryStore(stored).fetch(np.arange(len(lines)), arcs=with_arcs)
@@ -161,7 +161,7 @@ def test_packed_and_unpacked(drawn, with_arcs, unparsed):
     actual = unpack(sample["net_input"]["src_syntax"])
     assert numbers(actual) == numbers(flat)
     assert actual.parsed is None or not actual.parsed.any()
-    assert [own.tolist() for own in actual.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
+    assert [of_rows.tolist() for of_rows in actual.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
     assert actual.heads.tolist() == flat.head.tolist()
     assert unpack(actual) is actual
     assert numbers(unpack(pack(replace(flat, pieces=flat.pieces.astype(np.int64))))) == numbers(flat)
@@ -203,7 +203,7 @@ def test_a_batch_of_empty_lines_only(left):
     assert len(syntax.piece_arcs.prob) == len(syntax.tree_arcs.prob) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=batches(), seed=st.integers(0, 999))
 def test_a_sentence_is_the_same_in_any_batch(drawn, seed):
     """Counted from its first piece, no view depends on the other sentences, their order or the padding."""
@@ -221,8 +221,8 @@ def test_a_sentence_is_the_same_in_any_batch(drawn, seed):
                 assert torch.equal(getattr(shuffled, name)[row, place] - start, getattr(alone, name)[0]), name
             for name in ("real", "deprel", "upos", "xpos"):
                 assert torch.equal(getattr(shuffled, name)[row, place], getattr(alone, name)[0]), name
-            own = [(q - start, k - start, l, p) for b, q, k, l, p in as_list(shuffled.piece_arcs) if b == row]
-            assert own == [a[1:] for a in as_list(alone.piece_arcs)]
+            of_row = [(q - start, k - start, l, p) for b, q, k, l, p in as_list(shuffled.piece_arcs) if b == row]
+            assert of_row == [a[1:] for a in as_list(alone.piece_arcs)]
 
 
 def test_batches_are_filled_up_to_max_tokens():

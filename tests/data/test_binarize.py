@@ -104,17 +104,17 @@ def test_the_store_is_the_parse(toy, split):
         at = 0
         arcs = []
         for t, token in enumerate(line.tokens):
-            own = pieces[at : at + flat.pieces[t]]
-            at += len(own)
+            of_token = pieces[at : at + flat.pieces[t]]
+            at += len(of_token)
             # The pieces spell the token: the map from pieces to words is right.
-            assert segmenter.decode(own) == token.form
+            assert segmenter.decode(of_token) == token.form
             word = token.word
             head, deprel, upos, xpos = (getattr(flat, name)[t] for name in WORD_FIELDS[1:])
             assert head == token_of[line.heads[word]]
             assert store.labels["deprel"][deprel] == line.deprels[word]
             assert store.labels["upos"][upos] == line.upos[word]
             assert store.labels["xpos"][xpos] == (line.xpos[word] if line.xpos[word] != "_" else "<unk>")
-            split_words += len(own) > 1
+            split_words += len(of_token) > 1
             several_words += token.last > token.first
             expected = {}
             for dependent, arc_head, label, p in line.arcs:
@@ -272,7 +272,7 @@ def test_a_damaged_inventory(tmp_path, content):
         LabelInventory.load(path)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["deprel", "upos", "xpos"]), st.text(max_size=5)), max_size=20))
 def test_inventory_round_trip(tmp_path_factory, labels):
     inventory = LabelInventory()
@@ -586,7 +586,7 @@ def test_a_token_dataset_of_another_text(toy, segmented, tmp_path):
         assert not list(data.glob("*.arrow"))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
     """Bytes changed, lines lost or doubled: an error of ours, or a store that is whole and has the text's lengths."""
@@ -629,7 +629,7 @@ def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
         assert ((heads >= 0) & (heads < end - start)).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
 def test_tokens_of_random_trees(seed):
     """Heads of tokens follow the heads of the words that own them, for any tree and any tokens of several words."""

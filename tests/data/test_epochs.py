@@ -70,8 +70,8 @@ def test_each_update_is_repeated_on_its_own_batches(shards):
         for number, updates in enumerate(epochs):
             assert all(updates[i] == updates[i + 1] == updates[i + 2] for i in range(0, len(updates), 3))
             seen[number] += [x for update in updates for x in update]
-        own = math.ceil(10 / shards)
-        assert [len(u) for u in epochs] == [3 * math.ceil(own / 2), 3 * own]
+        per_shard = math.ceil(10 / shards)
+        assert [len(u) for u in epochs] == [3 * math.ceil(per_shard / 2), 3 * per_shard]
     assert [sorted(x) for x in seen] == [sorted([*range(10)] * 3)] * 2  # none more often than another
 
 

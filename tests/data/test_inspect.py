@@ -139,8 +139,8 @@ def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_pat
     if what in columns:
         columns[what] = pa.array(columns[what].to_numpy() + np.uint32(1))
     batch = pa.record_batch(list(columns.values()), schema=chunk.schema)
-    own = {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "checksums", "checksum"}
-    made = {key: value for key, value in store.metadata.items() if key not in own}
+    of_format = {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "checksums", "checksum"}
+    made = {key: value for key, value in store.metadata.items() if key not in of_format}
     write_store(path, lambda: iter([batch]), made, with_arcs=True, chunk=store.metadata["chunk"])
     changed = SyntaxStore(path)
     changed.verify()

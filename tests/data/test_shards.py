@@ -99,10 +99,10 @@ def test_several_training_texts_of_one_directory_have_one_dictionary_and_invento
     task.load_dataset("train", combine=True)
     train = task.datasets["train"]
     names = LabelInventory.load(tmp_path / "data" / "labels.en.json").labels["deprel"]
-    for sentences, own, other in ((range(12), *UNLIKE), (range(12, 24), *reversed(UNLIKE))):
+    for sentences, present, other in ((range(12), *UNLIKE), (range(12, 24), *reversed(UNLIKE))):
         syntax = unpack(train.collater([train[i] for i in sentences])["net_input"]["src_syntax"])
         actual = {names[label] for label in syntax.deprel.tolist()}
-        assert own in actual and other not in actual
+        assert present in actual and other not in actual
     assert main(["inspect", str(tmp_path / "data"), "--check"]) == 0
 
 

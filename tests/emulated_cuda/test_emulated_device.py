@@ -140,11 +140,11 @@ def both(function, *inputs):
     result = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(3)
-        own = [t.to(device).detach().requires_grad_(t.is_floating_point()) for t in inputs]
-        out = function(*own)
+        on_device = [t.to(device).detach().requires_grad_(t.is_floating_point()) for t in inputs]
+        out = function(*on_device)
         out.float().pow(2).sum().backward()
         assert out.device.type == device
-        result.append([out.detach().cpu(), *(t.grad.cpu() for t in own if t.grad is not None)])
+        result.append([out.detach().cpu(), *(t.grad.cpu() for t in on_device if t.grad is not None)])
     return result
 
 

@@ -79,9 +79,9 @@ def check_same_in_any_batch(m) -> None:
             for i, line in enumerate(batch):
                 alone, alone_attention = m(**net_input([line], left))
                 torch.testing.assert_close(logits[i], alone[0], atol=1e-5, rtol=1e-4)
-                own = alone_attention.size(2)
-                torch.testing.assert_close(attention[i, :, :own], alone_attention[0], atol=1e-5, rtol=1e-4)
-                assert not attention[i, :, own:].any()
+                length = alone_attention.size(2)
+                torch.testing.assert_close(attention[i, :, :length], alone_attention[0], atol=1e-5, rtol=1e-4)
+                assert not attention[i, :, length:].any()
 
 
 def check_search(m) -> None:

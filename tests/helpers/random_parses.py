@@ -54,13 +54,13 @@ def flat(lines: list[Line]) -> FlatSyntax[torch.Tensor]:
     def column(numbers: list[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int32)
 
-    labels = [own for l in lines for own in l.labels]
+    labels = [of_word for l in lines for of_word in l.labels]
     return FlatSyntax(
         n_pieces=column([sum(l.pieces) for l in lines]),
         n_words=column([len(l.pieces) for l in lines]),
         pieces=column([n for l in lines for n in l.pieces]),
         head=column([h for l in lines for h in l.heads]),
-        **{name: column([own[i] for own in labels]) for i, name in enumerate(LABEL_FIELDS)},
+        **{name: column([of_word[i] for of_word in labels]) for i, name in enumerate(LABEL_FIELDS)},
         n_tree_arcs=None,
     )
 

@@ -649,8 +649,8 @@ def run_all(
             if actual is None:
                 actual = run(bench, row, way)
                 if actual.kind == "fails":
-                    own = actual if row == baseline(row) else run(bench, baseline(row), way)
-                    actual = of_fairseq(own.why) if own.kind == "fails" else actual
+                    plain = actual if row == baseline(row) else run(bench, baseline(row), way)
+                    actual = of_fairseq(plain.why) if plain.kind == "fails" else actual
                 kept.add(row, way, actual)
             done(row, way, actual)
 

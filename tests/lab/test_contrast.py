@@ -55,7 +55,7 @@ def test_a_byte_order_mark_is_no_part_of_a_set(tmp_path):
 
 
 @given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
     actual = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
     scores = scores[: len(actual.rows)]
@@ -161,7 +161,6 @@ def test_what_is_no_set_is_named(tmp_path, name, text, line, names):
 
 
 @given(st.integers(0, 60), st.integers(1, 60))
-@settings(deadline=None)
 def test_wilsons_interval_solves_its_equation(right, total):
     """Its ends are the p for which the observed share is 1.96 standard errors (of p) away."""
     right = min(right, total)
@@ -173,7 +172,7 @@ def test_wilsons_interval_solves_its_equation(right, total):
 
 
 @given(st.integers(0, 12), st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
     baseline = np.array([False] * gained + [True] * lost + [True, False])
     system = np.array([True] * gained + [False] * lost + [True, False])
@@ -186,7 +185,7 @@ def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 7)), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_p_of_random_signs_by_enumeration(items):
     baseline, system, sources = (np.array(column) for column in zip(*items))
     differences = Counter()
@@ -219,28 +218,28 @@ def of_alike(rng, sources: int, errors: int) -> tuple[np.ndarray, np.ndarray, np
 
 def test_the_level_is_kept_where_sources_have_several_items():
     rng, trials = np.random.default_rng(2), 600
-    own = alone = 0
+    grouped = alone = 0
     for _ in range(trials):
         baseline, system, sources = of_alike(rng, 60, 4)
-        own += contrast.compare_decisions(baseline, system, sources)["p"] < 0.05
+        grouped += contrast.compare_decisions(baseline, system, sources)["p"] < 0.05
         alone += contrast.compare_decisions(baseline, system, np.arange(len(system)))["p"] < 0.05
-    assert own / trials < 0.07 < 0.1 < alone / trials, "items as if independent"
+    assert grouped / trials < 0.07 < 0.1 < alone / trials, "items as if independent"
 
 
 @pytest.mark.parametrize("sources", [8, 60])
 @pytest.mark.parametrize("several", [False, True], ids=["as many items each", "of unequal sizes"])
 def test_intervals_hold_the_accuracy_where_items_share_a_source(sources, several):
     rng, trials, share = np.random.default_rng(3), 600, 0.7
-    own = alone = 0
+    grouped = alone = 0
     for _ in range(trials):
         sizes = rng.integers(1, 8, sources) if several else np.full(sources, 4)
         of = np.repeat(np.arange(sources), sizes)
         right = rng.random(len(of)) < rng.beta(share, 1 - share, sources)[of]  # half of the variance is the source's
         actual = contrast.accuracy(right, of)
-        own += actual["low"] <= share <= actual["high"]
+        grouped += actual["low"] <= share <= actual["high"]
         actual = contrast.accuracy(right, np.arange(len(of)))
         alone += actual["low"] <= share <= actual["high"]
-    assert own / trials > 0.92 > 0.85 > alone / trials, "items as if independent"
+    assert grouped / trials > 0.92 > 0.85 > alone / trials, "items as if independent"
 
 
 def test_the_effective_number_of_items():

@@ -51,9 +51,9 @@ def test_no_sentence_of_a_baseline_alone():
 
 def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_path):
     """By ``--set``, by extending a recipe that has the paper's figures; not by what results do not depend on."""
-    paper, own = tmp_path / "paper.yaml", tmp_path / "own.yaml"
+    paper, changed = tmp_path / "paper.yaml", tmp_path / "own.yaml"
     paper.write_text(PAPER)
-    own.write_text("extends: paper.yaml\nfolder: elsewhere\ntrain: {lr: 0.001}\nsize: {encoder-layers: 2}\n")
+    changed.write_text("extends: paper.yaml\nfolder: elsewhere\ntrain: {lr: 0.001}\nsize: {encoder-layers: 2}\n")
 
     def plan(path, **changes):
         return Plan(load_recipe(path, {key.replace("__", "."): value for key, value in changes.items()}), path)
@@ -64,8 +64,8 @@ def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_pat
     assert (
         "--set" in command(small) and "train.max-update=100" in command(small) and "--set" not in command(plan(paper))
     )
-    assert set(changes(plan(own)).values) == {"train.lr=0.001", "size.encoder-layers=2"}
-    assert changes(plan(own)).file == "paper.yaml" and "--set" not in command(plan(own))
+    assert set(changes(plan(changed)).values) == {"train.lr=0.001", "size.encoder-layers=2"}
+    assert changes(plan(changed)).file == "paper.yaml" and "--set" not in command(plan(changed))
     assert caption(small, 2500, [1, 2]) == "2,500 training pairs, en parsed by supar, seeds 1, 2"
 
 

@@ -242,8 +242,8 @@ def test_an_unknown_word_is_one_token(tokenize):
         scorer = metrics.Scorer(key, [reference], tokenize)
         assert scorer.corpus(with_unknown) == pytest.approx(scorer.corpus(with_other)), key
     assert metrics.distinct_1(with_unknown, tokenize) == metrics.distinct_1(with_other, tokenize)
-    own = metrics.Scorer("bleu", [with_unknown], tokenize)  # such as a reference with its rare words replaced
-    assert own.corpus(with_unknown) == pytest.approx(100) and own.length(with_other) == pytest.approx(100)
+    of_unknown = metrics.Scorer("bleu", [with_unknown], tokenize)  # such as a reference with its rare words replaced
+    assert of_unknown.corpus(with_unknown) == pytest.approx(100) and of_unknown.length(with_other) == pytest.approx(100)
 
 
 def test_a_report_counts_unknown_words():

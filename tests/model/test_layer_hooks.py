@@ -52,8 +52,8 @@ def test_a_decoder_layer_is_fairseqs_but_for_its_terms(scales, normalize_before)
     for terms, observe in (([], []), ([Plus(1.0)], [1])):
         actual, *_ = ours(x, encoder_out=source, self_attn_mask=FUTURE, terms=terms, observe=observe)
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
-        own = torch.autograd.grad(actual.square().sum(), list(ours.parameters()))
-        torch.testing.assert_close(own, gradients, atol=1e-2, rtol=1e-3)
+        our_gradients = torch.autograd.grad(actual.square().sum(), list(ours.parameters()))
+        torch.testing.assert_close(our_gradients, gradients, atol=1e-2, rtol=1e-3)
     states: tuple[dict, dict] = {}, {}
     plain.eval(), ours.eval()
     for step in x.split(1):

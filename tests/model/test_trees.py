@@ -47,22 +47,22 @@ def check(lines: list[Line], heads: list[list[int]], left: bool) -> None:
     forest = Forest(batch(lines, left))
     at = 0
     levels: dict[int, list[int]] = {}
-    for row, own in enumerate(heads):
-        n = len(own)
-        assert forest.distance[row, :n, :n].tolist() == [edges(own, w) for w in range(n)]
+    for row, tree in enumerate(heads):
+        n = len(tree)
+        assert forest.distance[row, :n, :n].tolist() == [edges(tree, w) for w in range(n)]
         assert forest.distance[row, n:].eq(UNCONNECTED).all() and forest.distance[row, :, n:].eq(UNCONNECTED).all()
-        assert forest.dominates[row, :n, :n].tolist() == [[w in preorder(own, a) for w in range(n)] for a in range(n)]
-        roots = [w for w in range(n) if own[w] == w]
+        assert forest.dominates[row, :n, :n].tolist() == [[w in preorder(tree, a) for w in range(n)] for a in range(n)]
+        roots = [w for w in range(n) if tree[w] == w]
         here = slice(at, at + n)
-        assert forest.parent[here].tolist() == [at + h for h in own]
-        assert forest.depth[here].tolist() == [depth(own, w) for w in range(n)]
-        assert forest.subtree_size[here].tolist() == [len(preorder(own, w)) for w in range(n)]
+        assert forest.parent[here].tolist() == [at + h for h in tree]
+        assert forest.depth[here].tolist() == [depth(tree, w) for w in range(n)]
+        assert forest.subtree_size[here].tolist() == [len(preorder(tree, w)) for w in range(n)]
         for order, place in ((preorder, forest.preorder), (postorder, forest.postorder)):
-            expected = [w for root in roots for w in order(own, root)]
+            expected = [w for root in roots for w in order(tree, root)]
             assert place[here].argsort().tolist() == expected
             assert sorted(place[here].tolist()) == list(range(n))
         for w in range(n):
-            levels.setdefault(depth(own, w), []).append(at + w)
+            levels.setdefault(depth(tree, w), []).append(at + w)
         at += n
     assert forest.level_sizes == [len(levels[d]) for d in sorted(levels)]
     assert forest.by_level.tolist() == [w for d in sorted(levels) for w in levels[d]]
@@ -72,7 +72,7 @@ def check(lines: list[Line], heads: list[list[int]], left: bool) -> None:
             assert [levels[d - 1][p] for p in place.tolist()] == parents
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.booleans())
 def test_against_recursion(seed, left):
     rng = random.Random(seed)

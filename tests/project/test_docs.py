@@ -384,9 +384,9 @@ def without_docstring(module: ModuleType) -> list[str]:
         if inspect.isroutine(value) or inspect.isclass(value):
             result += [] if inspect.getdoc(value) else [name]
         if inspect.isclass(value):
-            own = [key for key, one in vars(value).items() if inspect.isroutine(one) or isinstance(one, property)]
+            members = [key for key, one in vars(value).items() if inspect.isroutine(one) or isinstance(one, property)]
             # getattr: an override has the docstring of what it overrides
-            result += [f"{name}.{key}" for key in own if key[0] != "_" and not inspect.getdoc(getattr(value, key))]
+            result += [f"{name}.{key}" for key in members if key[0] != "_" and not inspect.getdoc(getattr(value, key))]
     return result
 
 

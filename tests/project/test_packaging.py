@@ -276,8 +276,8 @@ def test_make_installs_once_and_in_order(tmp_path):
         log.write_text("")
         command = ["make", "-s", f"PYTHON={fake}", *targets]
         # make hands its variables on to what it runs, and this may run in `make test VENV=…`
-        own = ("MAKE", "PYTHON", "TORCH", "CUDA", "FAIRSEQ", "ONLY", "JOBS", "VENV")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}
+        variables = ("MAKE", "PYTHON", "TORCH", "CUDA", "FAIRSEQ", "ONLY", "JOBS", "VENV")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(variables)}
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
         return log.read_text().splitlines()
 

@@ -344,10 +344,10 @@ def test_batches_that_come_back_without_their_syntax(toy, trained):
     made = [dataset.collater([dataset[i]]) for i in range(2)]
     heads = [unpack(batch["net_input"]["src_syntax"]).head.tolist() for batch in made]
     assert heads[0] != heads[1] and torch.equal(*(batch["net_input"]["src_tokens"] for batch in made))
-    for number, own in enumerate(heads):
+    for number, expected in enumerate(heads):
         sample = {"net_input": {"src_tokens": made[0]["net_input"]["src_tokens"].clone()}}
         task._input.attach(sample)
-        assert unpack(sample["net_input"]["src_syntax"]).head.tolist() == own
+        assert unpack(sample["net_input"]["src_syntax"]).head.tolist() == expected
         assert sample["id"].tolist() == [number]
     with data_error():
         task._input.attach({"net_input": {"src_tokens": tokens[0][None]}})

@@ -69,6 +69,21 @@ def test_outputs_that_swap_their_names_are_made_anew(tmp_path):
     assert RecordedStep((stamp, two, one), step.made_from).record() is None
 
 
+def test_outputs_that_are_not_what_was_made_are_named(tmp_path):
+    one, _, three = paths = [tmp_path / name for name in ("one", "two", "three")]
+    for path in paths:
+        path.write_text(path.name)
+    step = RecordedStep(tuple(paths), "what they are made from")
+    assert step.changed() == [], "nothing is recorded yet"
+    step.finish()
+    assert step.changed() == []
+    one.write_text("eno")
+    three.unlink()
+    assert step.changed() == [one, three] and step.record() is None
+    step.begin()
+    assert step.changed() == [], "they are incomplete in any case"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parts_are_merged_and_a_step_that_is_done_is_not_made_again(tmp_path, source, workers):
     step = RecordedStep.of("shout", [tmp_path / "out"], [source])

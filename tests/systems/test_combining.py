@@ -635,17 +635,17 @@ def test_a_criterion_that_would_leave_losses_out_is_refused(arch):
 def test_a_criterion_that_doubles_batches_does_not_double_their_parses():
     """fairseq's R-Drop."""
     task = SyntaxTranslationTask(SyntaxTranslationConfig(source_lang="a", target_lang="b"), dictionary(), dictionary())
-    own = {"criterion": "label_smoothed_cross_entropy_with_rdrop", "sentence_avg": False, "label_smoothing": 0.0}
+    options = {"criterion": "label_smoothed_cross_entropy_with_rdrop", "sentence_avg": False, "label_smoothing": 0.0}
     for arch in ("pascal_transformer_tiny", "relative_depth_transformer_tiny", "transformer_tiny"):
         args = Namespace(arch=arch, encoder_layers=1, decoder_layers=1)
         ARCH_CONFIG_REGISTRY[arch](args)
         task.build_model(args)
-        task.build_criterion(Namespace(**own, rdrop_alpha=0))
+        task.build_criterion(Namespace(**options, rdrop_alpha=0))
         if arch == "transformer_tiny":
-            task.build_criterion(Namespace(**own, rdrop_alpha=5))
+            task.build_criterion(Namespace(**options, rdrop_alpha=5))
         else:
             with data_error("--rdrop-alpha"):
-                task.build_criterion(Namespace(**own, rdrop_alpha=5))
+                task.build_criterion(Namespace(**options, rdrop_alpha=5))
 
 
 @pytest.mark.parametrize("arch", ["dlaa_lstm", "local_attention_lstm"])

@@ -152,9 +152,9 @@ def test_a_sentence_does_not_depend_on_its_batch():
         sums = 0.0
         for i in range(len(LINES)):
             one = with_targets(LINES[i : i + 1], TARGETS[i : i + 1], left=False)
-            alone, own = model(**one["net_input"])
+            alone, its_extra = model(**one["net_input"])
             assert torch.allclose(alone[0], together[i, : alone.size(1)], atol=1e-5)
-            sums += float(system_losses(model, own, one)[0])
+            sums += float(system_losses(model, its_extra, one)[0])
         assert sums == pytest.approx(float(system_losses(model, extra, with_targets())[0]), rel=1e-4)
 
 

@@ -75,7 +75,7 @@ def test_roots_of_one_line_are_not_siblings():
     assert blocks(heads, size=2) == [[0, 1], [1, 0], [2, 3], [3, 2]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 10]), st.booleans())
 def test_blocks_of_a_batch_against_loops(seed, size, left):
     rng = random.Random(seed)

@@ -64,11 +64,11 @@ def test_against_loops_over_edges(layers, gates, word_state, left):
     for b, line in enumerate(ls):
         first = syntax.size[1] - len(line.tokens) if left else 0
         expected = x[:, b].clone()
-        own = [[first + i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
-        states = [x[i[0], b] if word_state == "first" else sum(x[c, b] for c in i) / len(i) for i in own]
+        pieces_of = [[first + i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
+        states = [x[i[0], b] if word_state == "first" else sum(x[c, b] for c in i) / len(i) for i in pieces_of]
         for layer in gcn.layers:
             new = layer_by_edges(layer, states, line)
-            for columns, add in zip(own, new):
+            for columns, add in zip(pieces_of, new):
                 expected[columns] += add
             states = [state + add for state, add in zip(states, new)]
         torch.testing.assert_close(actual[:, b], expected)

@@ -123,12 +123,12 @@ def test_a_search_finds_what_the_cpus_finds(name):
     model, _ = made(name)
     actual = []
     for device in ("cpu", "cuda"):
-        own = copy.deepcopy(model).to(device).eval()
+        on_device = copy.deepcopy(model).to(device).eval()
         sample = {**batch(some_lines(), device), "id": torch.arange(5)}
         sample["net_input"].pop("prev_output_tokens")
         kind = LatentGenerator if name == "lasyn" else SequenceGenerator
-        generator = kind([own], dictionary(), beam_size=3, max_len_b=6)
-        actual.append([h[0]["score"].item() for h in generator.generate([own], sample)])
+        generator = kind([on_device], dictionary(), beam_size=3, max_len_b=6)
+        actual.append([h[0]["score"].item() for h in generator.generate([on_device], sample)])
     assert actual[0] == pytest.approx(actual[1], abs=1e-3)
 
 

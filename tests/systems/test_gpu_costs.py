@@ -47,8 +47,8 @@ def test_an_update_costs_hardly_more_than_the_plain_models(bench, plain, row, tm
 
 def test_adam_in_one_pass_saves_half_of_the_kernels(bench, plain, tmp_path):
     """Of an update in float32; the parameters, and so the losses, are the same."""
-    own = Adam.step
-    with mock.patch.object(gpu_costs, "fairseqs_step", own):
+    our_step = Adam.step
+    with mock.patch.object(gpu_costs, "fairseqs_step", our_step):
         costs = gpu_costs.updated(bench, "transformer", tmp_path, UPDATES)
     base = plain["transformer"]
     assert costs.losses == pytest.approx(base.losses, abs=1e-3)

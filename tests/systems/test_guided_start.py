@@ -18,8 +18,8 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def build(kind: str, **options):
-    arch, own = KINDS[kind]
-    return model(arch, scale=2, **own, **options)
+    arch, of_kind = KINDS[kind]
+    return model(arch, scale=2, **of_kind, **options)
 
 
 def training(m, updates: int):
@@ -71,7 +71,7 @@ def test_a_step_and_its_loss_against_loops(kind, updates):
     encoded = m.encoder(inputs["src_tokens"], inputs["src_lengths"], inputs["src_syntax"])
     hiddens = torch.randn(2, len(ls), 10, generator=torch.Generator().manual_seed(1))
     memory = attention.remember(encoded)
-    own = [attention(h, memory, step)[1] for step, h in enumerate(hiddens)]
+    of_steps = [attention(h, memory, step)[1] for step, h in enumerate(hiddens)]
     training(m, updates)
     memory = attention.remember(encoded)
     outs = [attention(h, memory, step)[0] for step, h in enumerate(hiddens)]
@@ -93,7 +93,7 @@ def test_a_step_and_its_loss_against_loops(kind, updates):
             predictor = attention.position
             p = span * torch.sigmoid(predictor.score.weight[0] @ torch.tanh(predictor.hidden_proj.weight @ h))
             context = sum(weight * state for weight, state in zip(weights, places))
-            local = sum(weight * state for weight, state in zip(own[step][b], places))
+            local = sum(weight * state for weight, state in zip(of_steps[step][b], places))
             expected = torch.tanh(W_c @ torch.cat((share * context + (1 - share) * local, h)))
             torch.testing.assert_close(outs[step][b], expected, atol=1e-5, rtol=1e-4)
             if real[b, step]:

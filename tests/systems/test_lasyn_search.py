@@ -189,8 +189,8 @@ def test_a_temperature_is_that_of_each_model(n_models):
     """As in fairseq's own generator, which averages the models' distributions after it."""
     models, net, options = [model(seed) for seed in range(n_models)], batch(4, 2), {"beam_size": 3, "max_len_b": 4}
     expected = SequenceGenerator(models, WORDS, temperature=1.7, **options).generate(models, net)
-    for ours, own in zip(translate(models, net, beam=3, temperature=1.7), expected):
-        for one, other in zip(ours, own):
+    for ours, theirs in zip(translate(models, net, beam=3, temperature=1.7), expected):
+        for one, other in zip(ours, theirs):
             assert one["tokens"].tolist() == other["tokens"].tolist()
             torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=1e-4, rtol=1e-4)
 
@@ -239,7 +239,7 @@ def test_a_model_without_tag_names():
     assert [b[0]["tags"].tolist()[:-1] for b in actual] == [[0, 3], [1, 1, 2]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10**6),
     spread=st.floats(0, 8),

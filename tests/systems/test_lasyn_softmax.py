@@ -185,7 +185,7 @@ def test_scores_of_a_search_step_equal_the_literal_form(case):
     torch.testing.assert_close(posterior.double(), joint.softmax(dim=2), rtol=1e-5, atol=atol)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.floats(-300, 300, width=32), min_size=4, max_size=4), min_size=2, max_size=7),
     st.integers(1, 3),

@@ -111,10 +111,10 @@ def test_gold_parents_take_the_place_of_predicted_ones_at_inference(left):
 
 
 def test_gold_of_a_sentence_without_a_parse_is_predicted():
-    gold, own = (tiny_model("lisa_transformer", lisa_gold=on, lisa_layer=0).eval() for on in (True, False))
-    own.load_state_dict(gold.state_dict())
+    gold, predicting = (tiny_model("lisa_transformer", lisa_gold=on, lisa_layer=0).eval() for on in (True, False))
+    predicting.load_state_dict(gold.state_dict())
     inputs = sample(LINES, True)["net_input"]
-    predicted = own(**inputs)[0]
+    predicted = predicting(**inputs)[0]
     inputs["src_syntax"].parsed = torch.tensor([i % 2 == 0 for i in range(len(LINES))])
     mixed = gold(**inputs)[0]
     torch.testing.assert_close(mixed[1::2], predicted[1::2])

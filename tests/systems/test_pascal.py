@@ -99,7 +99,7 @@ def the_term(model, lines, left, layer=0) -> FactorTerm:
 # -- Equation 3 -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 4),
@@ -114,9 +114,9 @@ def test_the_factor_against_loops(seed, n, left, variance, parent_only):
     width = max(len(line.tokens) for line in lines)
     factor = term.scores(torch.ones(n, 1, width, width, dtype=torch.float64), None)
     for b, line in enumerate(lines):
-        own = slice(width - len(line.tokens), width) if left else slice(0, len(line.tokens))
+        columns = slice(width - len(line.tokens), width) if left else slice(0, len(line.tokens))
         expected = torch.tensor(factor_by_loops(line, variance, parent_only), dtype=torch.float64)
-        torch.testing.assert_close(factor[b, 0, own, own], expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(factor[b, 0, columns, columns], expected, atol=1e-6, rtol=1e-5)
 
 
 def test_the_constant_of_equation_3():
@@ -147,12 +147,12 @@ def test_attention_against_loops(options, left):
     assert observed is None
     for b, line in enumerate(lines):
         n = len(line.tokens)
-        own = slice(width - n, width) if left else slice(0, n)
+        columns = slice(width - n, width) if left else slice(0, n)
         factor = factor_by_loops(line, parent_only=options.get("parent_only", False))
         expected = attention_by_loops(
-            attention, x[own, b].tolist(), factor, options.get("pascal_heads", 4), options.get("pascal_add", False)
+            attention, x[columns, b].tolist(), factor, options.get("pascal_heads", 4), options.get("pascal_add", False)
         )
-        torch.testing.assert_close(out[own, b], torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(out[columns, b], torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=1e-5)
 
 
 def test_only_the_chosen_heads_of_the_right_sentence_change():

@@ -68,8 +68,8 @@ def test_factors_by_loops(left):
                     chosen = next((p for p, other in zip(row, actual) if j in other), 0.0)
                     assert float(ldd[b, start + i, start + j]) == pytest.approx(chosen / sum(row), abs=1e-6)
         end = start + len(line)
-        own = [math.exp(-((j - len(line)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi) for j in range(len(line) + 1)]
-        assert torch.allclose(pascal[b, end, start : end + 1], torch.tensor(own), atol=1e-6)
+        predicted = [math.exp(-((j - len(line)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi) for j in range(len(line) + 1)]
+        assert torch.allclose(pascal[b, end, start : end + 1], torch.tensor(predicted), atol=1e-6)
         assert ldd[b, end].eq(0).all() and ldd[b, :, end].eq(0).all()
 
 

@@ -121,8 +121,10 @@ def test_both_contexts_share_their_weights():
             (attention.words, hidden[b], encoded.states[:n, b], out[b]),
             (attention.units, hidden[len(ls) + b], unit_states, out[len(ls) + b]),
         ]
-        own = [torch.stack([(a.input_proj.weight @ h) @ s for s in states]).softmax(0) for a, h, states, _ in streams]
-        mixed = 0.3 * own[0] + 0.7 * own[1]
+        mixed_from = [
+            torch.stack([(a.input_proj.weight @ h) @ s for s in states]).softmax(0) for a, h, states, _ in streams
+        ]
+        mixed = 0.3 * mixed_from[0] + 0.7 * mixed_from[1]
         torch.testing.assert_close(weights[b, :n], mixed, atol=1e-5, rtol=1e-4)
         for a, h, states, actual in streams:
             context = sum(weight * s for weight, s in zip(mixed, states))

@@ -47,8 +47,8 @@ def test_annotations_against_recursion(left):
     assert encoded.states.shape[2] == 2 * 8 + 6 + 6
     for b, line in enumerate(ls):
         embedded = m.encoder.embed_tokens(torch.tensor(line.tokens))
-        own = [[i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
-        words = [sum(embedded[i] for i in pieces) / len(pieces) for pieces in own]
+        pieces_of = [[i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
+        words = [sum(embedded[i] for i in pieces) / len(pieces) for pieces in pieces_of]
         pre: list[int] = []
         post: list[int] = []
         for root, head in enumerate(line.heads):

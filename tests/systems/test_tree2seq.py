@@ -51,8 +51,8 @@ def way_down(cell, heads, upward, node, above) -> dict[int, torch.Tensor]:
 def encoded_by_recursion(m, line, states, hiddens, cells):
     """The nodes of one line, and h and c of each layer at the start, from its states [n, E] and last states [L, E]."""
     encoder = m.encoder
-    own = [[i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
-    x = [sum(states[i] for i in pieces) / len(pieces) for pieces in own]
+    pieces_of = [[i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
+    x = [sum(states[i] for i in pieces) / len(pieces) for pieces in pieces_of]
     roots = [w for w, head in enumerate(line.heads) if head == w]
     up = {}
     for root in roots:
@@ -100,11 +100,11 @@ def test_encoder_and_attention_against_recursion(bottom_up):
         expected = torch.tanh(attention.output_proj.weight @ torch.cat((context, hidden[b])))
         torch.testing.assert_close(out[b], expected, atol=1e-6, rtol=1e-5)
         n = len(line.tokens)
-        own = torch.zeros(columns)
-        own[:n] = weights[:n]
+        over_pieces = torch.zeros(columns)
+        over_pieces[:n] = weights[:n]
         for i, w in enumerate(line.word_of_piece):
-            own[i] += weights[n + w] / line.pieces[w]
-        torch.testing.assert_close(over_source[b], own)
+            over_pieces[i] += weights[n + w] / line.pieces[w]
+        torch.testing.assert_close(over_source[b], over_pieces)
     torch.testing.assert_close(over_source.sum(1), torch.ones(len(ls)))
 
 

@@ -89,8 +89,8 @@ def test_links_by_loops():
         for _ in range(2):
             counts = rng.integers(1, 4, size=rng.integers(1, 6)).tolist()
             ends = np.cumsum(counts).tolist()
-            own = [(end - n, end) for n, end in zip(counts, ends)]
-            sides.append(PieceText("x" * ends[-1], own, [(i, i + 1) for i in range(ends[-1])]))
+            spans = [(end - n, end) for n, end in zip(counts, ends)]
+            sides.append(PieceText("x" * ends[-1], spans, [(i, i + 1) for i in range(ends[-1])]))
         source, target = sides
         weights = rng.random((len(target.pieces), len(source.pieces)), dtype=np.float32)
         expected = []
@@ -196,13 +196,13 @@ def test_an_lstms_attention_stands_under_its_pieces(left):
     aligner = alignment_head.Aligner([model], [head])
     batch = lstm_models.net_input(lines, left)
     actual = aligner.weights(batch, targets(batch))
-    for line, own in zip(lines, actual):
+    for line, weights in zip(lines, actual):
         alone = lstm_models.net_input([line])
         (expected,) = aligner.weights(alone, targets(alone))
-        assert own.shape == (6, len(line.tokens) - 1)
-        np.testing.assert_allclose(own, expected, atol=1e-5)
+        assert weights.shape == (6, len(line.tokens) - 1)
+        np.testing.assert_allclose(weights, expected, atol=1e-5)
         # A block has words alone: nothing is lost to the end of the sentence.
-        np.testing.assert_allclose(own.sum(axis=1), 1, atol=1e-5)
+        np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
 
 
 def test_a_transformers_heads_are_read_where_they_are():
@@ -212,12 +212,12 @@ def test_a_transformers_heads_are_read_where_they_are():
     layers = alignment_head.source_attention(model, batch, targets(batch))
     assert [tuple(w.shape) for w in layers] == [(5, 4, 7, batch["src_tokens"].size(1))] * 2
     assert not layers[0].transpose(1, 3)[batch["src_tokens"].eq(1)].any()
-    (own,) = alignment_head.Aligner([model], [AlignmentHead(1, 2, shift=1)]).weights(
+    (weights,) = alignment_head.Aligner([model], [AlignmentHead(1, 2, shift=1)]).weights(
         {k: v[:1] for k, v in batch.items() if k != "src_syntax"} | {"src_syntax": tiny_syntax.flat(lines[:1])},
         targets(batch)[:1],
     )
     columns = batch["src_tokens"][0].ne(1).nonzero().squeeze(1)[:-1]
-    np.testing.assert_allclose(own, layers[1][0, 2, 1:][:, columns].numpy(), atol=1e-5)
+    np.testing.assert_allclose(weights, layers[1][0, 2, 1:][:, columns].numpy(), atol=1e-5)
 
 
 def test_a_drawn_beginning_of_a_sentence_is_no_piece_to_align():

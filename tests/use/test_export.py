@@ -314,8 +314,8 @@ def test_given_translations_are_scored_with_the_tag_too(corpus, tmp_path):
     text = "the dog sees the man."
     ((best,),) = translator.translations([text])
     ((_, score),) = ForcedDecoder(translator).scores([text], [(0, best.text)])
-    own = Translator([loaded.model], loaded.task, beam=1)
-    ((_, bare),) = ForcedDecoder(own).scores([text], [(0, best.text)])
+    of_model = Translator([loaded.model], loaded.task, beam=1)
+    ((_, bare),) = ForcedDecoder(of_model).scores([text], [(0, best.text)])
     if score.tokens == len(best.pieces) + 1:  # the search ended by itself
         assert score.mean == pytest.approx(best.score, abs=1e-4)
     assert abs(score.total - bare.total) > 1e-2, "the tag is read"

@@ -70,7 +70,7 @@ def test_given_targets_are_found_on_either_side_of_their_padding(toy, trained, l
         scored = task.inference_step(scorer, models, sample)
         begun = task.inference_step(search, models, sample, prefix_tokens=sample["target"][:, :2])
         for number, *both in zip(sample["id"].tolist(), scored, begun):
-            actual.setdefault(number, []).append([own[0] for own in both])
+            actual.setdefault(number, []).append([pair[0] for pair in both])
             assert both[1][0]["tokens"][:2].tolist() == dataset[number]["target"][:2].tolist()
     for together, alone in actual.values():
         for a, b in zip(together, alone):
@@ -90,8 +90,8 @@ def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, trained, left):
     alone = [[scores(large, [line], [[text]])[0][0] for text in texts] for line, texts in zip(lines, targets)]
     small = scores(ForcedDecoder(translator, max_tokens=1), lines, targets)
     for others in (alone, small):
-        for own, other in zip(together, others, strict=True):
-            for a, b in zip(own, other, strict=True):
+        for one, other in zip(together, others, strict=True):
+            for a, b in zip(one, other, strict=True):
                 assert a.total == pytest.approx(b.total, abs=1e-4) and a.tokens == b.tokens
 
 
@@ -185,7 +185,7 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     assert report["groups"]["all"]["all"]["systems"]["pascal"]["right"] == sum(a > b for a, b in pairs)
     decoder = ForcedDecoder(Translator.load(trained, toy.data, device="cpu"))
     expected = scores(decoder, [lines[i] for i in kept], [[german[i]] for i in kept])
-    assert [a for a, _ in pairs] == pytest.approx([own[0].total for own in expected], abs=1e-4)
+    assert [a for a, _ in pairs] == pytest.approx([pair[0].total for pair in expected], abs=1e-4)
     capsys.readouterr()
     with pytest.raises(SystemExit):
         command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu", "--max-tokens", "-5"])
@@ -207,8 +207,8 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     del state["task_state"]["source_parsed_with"]
     trained = tmp_path / "older.pt"
     torch.save(state, trained)
-    own = {str(toy.data): str(controlled), argv[1]: f"pascal={trained}"}
-    of_controls = [own.get(str(x), str(x)) for x in argv]
+    replaced = {str(toy.data): str(controlled), argv[1]: f"pascal={trained}"}
+    of_controls = [replaced.get(str(x), str(x)) for x in argv]
     capsys.readouterr()
     refused([*of_controls, "--conllu", real], "(linear)")
     refused([*of_controls, "--model-dir", str(tmp_path)], "(linear)")

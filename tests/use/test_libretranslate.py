@@ -76,7 +76,7 @@ def test_html_is_split_at_blocks_and_keeps_what_is_not_to_be_translated(server, 
     assert answer["translatedText"] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["<b>", "</b>", "<p>", "</p>", "<i>", "</i>", "<code>", "</code>", "Ab ", "c. ", "."])))
 def test_tags_of_html_stay_in_order_and_in_pairs(parts):
     text = "".join(parts)

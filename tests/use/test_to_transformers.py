@@ -164,6 +164,6 @@ def test_what_is_not_exact_is_refused_by_name(data, tmp_path, arch, options, nam
 )
 def test_a_segmentation_that_is_not_exact_is_refused(tmp_path, kind, parsed, named):
     pytest.importorskip("transformers")
-    own = binarized.make(tmp_path / "corpus", kind=kind, parsed=parsed)
+    corpus = binarized.make(tmp_path / "corpus", kind=kind, parsed=parsed)
     with data_error(named):
-        export(untrained(own, "transformer"), "transformers", tmp_path / "out")
+        export(untrained(corpus, "transformer"), "transformers", tmp_path / "out")

@@ -155,7 +155,7 @@ def two_parses(draw):
     return parse(), parse()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(two_parses())
 def test_scores_of_the_shared_task(parses):
     udeval = pytest.importorskip("udtools.udeval")
