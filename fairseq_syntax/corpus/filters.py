@@ -173,7 +173,8 @@ def filter_files(
         if report.lines and not report.kept:
             reasons = Counter(json.loads(row)[2][0] for _, body in made for row in body.splitlines())
             counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-            hint = "wider limits, or --characters for text without spaces"
+            of_length = reasons.keys() & {"too short", "too long", "ratio"}
+            hint = "wider limits, or --characters for text without spaces" if of_length else None
             raise SyntaxDataError(f"all {report.lines:,} lines would be removed: {counts}", path=inputs[0], hint=hint)
         rows = (json.loads(row) for _, body in made for row in body.splitlines())
         with ExitStack() as stack:  # all outputs are renamed together at the end

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
@@ -54,12 +55,14 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
 
 
 def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, list[str]]:
-    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the file's name is the default.
+    """Test sets on the command line, ``[NAME=]FILE [FILE]`` for :func:`split_files`.
+
+    The name is by default that of the file, or what the names of two files have in common.
 
     Args:
         of_reader: they are names of a reader's splits, each alone, whatever files there are
     """
-    splits: dict[str, list[str]] = {}
+    named: list[tuple[str, list[str]]] = []
     sides: list[str] = []
     for text in texts:
         name, equals, file = text.partition("=")
@@ -70,11 +73,25 @@ def named_splits(texts: Iterable[str], *, of_reader: bool = False) -> dict[str, 
         if first is not None and first.is_file() and not has_all_sides(first):
             sides.append(file)
             continue
-        name = name or Path(uncompressed_name(file)).name.removesuffix(".tsv").removesuffix(".xml")
+        sides = [file]
+        named.append((name, sides))
+    splits: dict[str, list[str]] = {}
+    for name, sides in named:
+        name = name or _default_name(sides)
         if name in splits:
             raise SyntaxDataError(f"two test sets are called {name}", option="--test", hint="NAME=FILE")
-        sides = splits[name] = [file]
+        splits[name] = sides
     return splits
+
+
+def _default_name(files: Sequence[str]) -> str:
+    """The name of a file without what says its format, or the words at the beginning of both: ``test`` of test.en."""
+    names = [re.sub(r"\.(tsv|xml|sgml?)$", "", Path(uncompressed_name(file)).name) for file in files]
+    if len(names) == 1:
+        return names[0]
+    words = (re.split(r"([._-]+)", name) for name in names)
+    shared = takewhile(lambda both: both[0] == both[1], zip(*words))
+    return "".join(first for first, _ in shared).rstrip("._-") or names[0]
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:

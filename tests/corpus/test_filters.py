@@ -80,7 +80,8 @@ def test_each_limit_removes_what_it_says(corpus, limits, gone):
 def test_a_filter_that_removes_everything_is_an_error(corpus):
     with data_error("7", path=str(corpus / "en")) as caught:
         _filter(corpus, Limits(min_length=100))
-    assert "6 too short" in str(caught.value) and not (corpus / "out.en").exists()
+    assert "6 too short" in str(caught.value) and "--characters" in caught.value.hint
+    assert not (corpus / "out.en").exists()
 
 
 @pytest.mark.slow
@@ -90,6 +91,9 @@ def test_a_sentence_in_another_language_goes(corpus):
     assert en == [EN[0], EN[2], EN[6]]
     assert report.removed == {"empty": 1, "too short": 2, "language": 1}
     assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
+    with data_error("6 language") as caught:
+        _filter(corpus, Limits(languages=("fr", "fr")))
+    assert caught.value.hint is None, "limits of length remove nothing here"
     with data_error("xx"):
         Judge(Limits(languages=("xx",)))(["a line"])
 

@@ -739,6 +739,10 @@ def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
     assert named_splits([one, two]) == {"t2016": [one], "t2017": [two]}
     assert named_splits([f"t={en}", de, one, f"x={two}.tsv"]) == {"t": [en, de], "t2016": [one], "x": [f"{two}.tsv"]}
     assert named_splits([en, one], of_reader=True) == {"pair.en": [en], "t2016": [one]}
+    assert named_splits([en, de, one]) == {"pair": [en, de], "t2016": [one]}
+    (tmp_path / "new2014-ende-src.en.sgm").touch()
+    sides = [str(tmp_path / f"new2014-ende-{side}.sgm") for side in ("src.en", "ref.de")]
+    assert named_splits(sides) == {"new2014-ende": sides}
     in_run = str(tmp_path / "lr=0.1" / "t2016")
     assert named_splits([in_run, f"x={in_run}"]) == {"t2016": [in_run], "x": [in_run]}
     with pytest.raises(SyntaxDataError):
