@@ -227,8 +227,9 @@ def named_by(value: Any) -> list[str]:
 
 def name_hint(name: str, known: Iterable[str]) -> str:
     """The hint for a name that nothing registers: similar ones, and how a user's own is loaded."""
-    own = "one of your own comes with its plugin: --user-dir FOLDER, in a recipe user_dir"
-    return "; ".join(filter(None, [meant(name, known), own]))
+    about = meant(name, known) or ""
+    about += "." * bool(about and not about.endswith("?"))
+    return f"{about} If it is your own, load its plugin: --user-dir FOLDER, in a recipe user_dir".lstrip()
 
 
 def check_names(options: Mapping[str, Any]) -> None:
