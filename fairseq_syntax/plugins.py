@@ -67,13 +67,14 @@ def load_folders(folders: Iterable[StrPath]) -> None:
     """Import folders as fairseq imports that of its ``--user-dir``, whose name must be that of no other module.
 
     Raises:
-        SyntaxDataError: a folder does not exist, or its import fails
+        SyntaxDataError: a folder does not exist or is no package, or its import fails
     """
     from fairseq import utils
 
     for folder in as_folders([*folders]):
         if not os.path.isdir(folder):  # fairseq would also look for it among its own files
             raise SyntaxDataError("no such folder", path=folder, option="--user-dir")
+        _check_package(Path(folder))
         before = set(getattr(utils.import_user_module, "memo", ()))
         _note_folder(folder)
         try:
@@ -85,6 +86,17 @@ def load_folders(folders: Iterable[StrPath]) -> None:
             if isinstance(error, SyntaxDataError):
                 raise
             raise SyntaxDataError(_failure(error, folder), path=folder, option="--user-dir") from error
+
+
+def _check_package(folder: Path) -> None:
+    """Raise SyntaxDataError for a folder whose import would do nothing, such as the one above a plugin.
+
+    Without an ``__init__.py``, fairseq imports the modules of ``models`` and ``tasks`` alone.
+    """
+    if not any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
+        packages = sorted(str(file.parent) for file in folder.glob("*/__init__.py"))
+        hint = f"give {' or '.join(packages)}" if packages else "one that imports the plugin's modules"
+        raise SyntaxDataError("has no __init__.py, so nothing is imported", path=folder, option="--user-dir", hint=hint)
 
 
 def load_named() -> None:

@@ -142,6 +142,11 @@ def test_a_plugin_that_cannot_be_imported_is_told_and_loaded_when_mended(tmp_pat
     with data_error("no such folder", path=folder):
         plugins.load_folders([folder])
     folder.mkdir()
+    with data_error("__init__.py", path=folder, option="--user-dir"):
+        plugins.load_folders([folder])
+    with data_error(str(folder), path=tmp_path):
+        (folder / "__init__.py").touch()
+        plugins.load_folders([tmp_path])
     (folder / "__init__.py").write_text("import math\nimport no_such_module\n")
     with own_plugin():  # which forgets what is loaded beside it
         with pytest.raises(SyntaxDataError, match=r"no_such_module.*__init__\.py:2"):
