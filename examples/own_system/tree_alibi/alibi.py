@@ -22,9 +22,9 @@ from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import piece_distance
 
 
-def slopes(heads: int, steepness: float) -> Tensor:
+def slopes(heads: int, steepness: float, device: torch.device) -> Tensor:
     """``m_h = 2^(−steepness · h / H)`` for h from 1 to H, [H] float32."""
-    return torch.exp2(-steepness * torch.arange(1, heads + 1) / heads)
+    return torch.exp2(-steepness * torch.arange(1, heads + 1, device=device) / heads)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class TreeAlibi(EncoderSystem):
     def term(self, step: Step, layer: int) -> FactorTerm:
         # Without a path, to another sentence of the line or to </s>, there is no bias.
         distance = piece_distance(step.parse).clamp(min=0)  # [B, T, T]
-        slope = slopes(self._heads[layer], self.options.alibi_steepness).to(distance.device)
+        slope = slopes(self._heads[layer], self.options.alibi_steepness, distance.device)
         return FactorTerm(-slope[:, None, None] * distance[:, None], add=True)
 
 
