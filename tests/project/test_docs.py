@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.parse import unquote
 
 import browser
 import pytest
+from notebooks import run_notebook
 from warm_commands import warm_commands
 
 from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
@@ -230,27 +230,16 @@ def test_the_tutorial_runs(programs: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_notebook_runs(steps: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the models of the single steps in place of those of the demo, which take minutes."""
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
     demo = tmp_path / "runs/toy/demo"
     (demo / "data").mkdir(parents=True)
     (demo / "data/bin").symlink_to(steps[0] / "bin")
     for name, folder in (("transformer", "plain"), ("PASCAL", "pascal")):
         (demo / "models" / name).mkdir(parents=True)
         (demo / "models" / name / "1").symlink_to(steps[0] / "models" / folder)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)
     assert any(cell.get("outputs") for cell in notebook.cells), "it is kept with its outputs"
-    resources = {"metadata": {"path": str(tmp_path)}}
-    # at once: on a busy machine a kernel that is asked to end takes longer than nbclient waits, which is an error there
-    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
-    client.shutdown_kernel = "immediate"
-    # nbclient leaves Python's own handler of Ctrl-C behind; a shell turns Ctrl-C off for a job in the background
-    interrupted = signal.getsignal(signal.SIGINT)
-    try:
-        client.execute()
-    finally:
-        signal.signal(signal.SIGINT, interrupted)
+    run_notebook(notebook, tmp_path, tmp_path / "ipython", monkeypatch)
     shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     pages = [output["data"]["text/html"] for output in shown if "text/html" in output["data"]]
     assert len(pages) == 6 and "telescope  obl" in pages[0] and "telescope  nmod" in pages[3]
