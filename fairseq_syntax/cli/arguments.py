@@ -78,12 +78,12 @@ GPUS_PER_WORKER = Option(
 )
 PROCESSES = Option("--workers", "number of processes", type=positive, default=1)
 WORKERS = Option("--workers", "number of processes (default: 1; with --ray, as many as fit the cluster)", type=positive)
-# For :func:`.options.print_report`.
+# For :func:`.common.print_report`.
 REPORT = (
     Choice("--format", "format of the printed tables", "text", "markdown"),
     Option("--json FILE", "also write the report as JSON (- prints it instead of the tables)"),
 )
-# For :func:`.options.read_scored_systems`: references and translations of several systems.
+# For :func:`.common.read_scored_systems`: references and translations of several systems.
 TRANSLATIONS = (
     Option("--ref FILE", "reference translations, plain text", **SEVERAL, required=True),
     Option(
@@ -114,7 +114,7 @@ def models(
 
 
 def sentences(default: str) -> Option:
-    """``--sentences``, for :func:`.options.sentence_numbers`."""
+    """``--sentences``, for :func:`.common.sentence_numbers`."""
     help = f"sentence numbers from 1 (default: {default})"
     return Option("--sentences N[-M]", help, **SEVERAL, type=_number_or_range)
 
@@ -137,5 +137,5 @@ def source_parser(help: str = "parser for raw text") -> tuple[Option, ...]:
 MISSING_PARSE = Choice(
     "--missing-parse", "text that cannot be parsed: an error, or translated without a parse", "error", "neutral"
 )
-# For :func:`.options.translator_options`.
+# For :func:`.common.translator_options`.
 TRANSLATOR = (DATA, *source_parser("parser for raw text, or none"), batch_size(), DEVICE, USER_DIR)

@@ -1,10 +1,10 @@
 """Resumable steps: output files with a record of how they were made.
 
-A :class:`Step` makes output files from inputs. When it is done, ``.NAME.made.json`` next to its first output records a
-fingerprint of the inputs' content and the relevant options, and the SHA-256 of each output. The step counts as done as
-long as neither inputs nor outputs change. The usual way to run one::
+A :class:`RecordedStep` makes output files from inputs. When it is done, ``.NAME.made.json`` next to its first output
+records a fingerprint of the inputs' content and the relevant options, and the SHA-256 of each output. The step counts
+as done as long as neither inputs nor outputs change. The usual way to run one::
 
-    step = Step.of("train", [folder / "model.pt"], [data, config], epochs=10, seed=1)
+    step = RecordedStep.of("train", [folder / "model.pt"], [data, config], epochs=10, seed=1)
     with step.making() as record:      # holds the step's lock; None if it is not done
         if record is None:
             step.begin()               # marks the outputs as incomplete

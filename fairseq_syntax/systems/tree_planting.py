@@ -41,7 +41,7 @@ def supervision(syntax: SyntaxBatch) -> Tensor:
     """The target ``S_ij = exp(−D_ij) / Σ_{k≠i} exp(−D_ik)`` of each row, [B, T, T] float32.
 
     D is the number of edges between two words of a sentence, and i and j are their first pieces. A word's later pieces
-    have 1 at its first piece. Rows without :func:`candidates` are 0.
+    have 1 at its first piece. Rows without :func:`target_keys` are 0.
     """
     keys = target_keys(syntax)
     first = syntax.first_piece[:, :, None] == syntax.column[:, None, :]
@@ -54,8 +54,8 @@ def divergence(scores: Tensor, syntax: SyntaxBatch, elsewhere: bool = False) -> 
     """``Σ_i KL(S_i ‖ Â_i)`` from the head's scores [B, T, T], a float32 scalar, and the number of rows i, int64.
 
     Args:
-        elsewhere: Â is the attention to all keys of the line, so that weight on other keys than candidates is
-            penalized; otherwise it is renormalized over the candidates
+        elsewhere: Â is the attention to all keys of the line, so that weight on keys without a target is
+            penalized; otherwise it is renormalized over :func:`target_keys`
     """
     target = supervision(syntax)
     hidden = syntax.padding[:, None, :] if elsewhere else ~target_keys(syntax)

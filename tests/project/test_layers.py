@@ -205,6 +205,27 @@ def test_what_registration_reaches_is_small(plugin):
     assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 13_000
 
 
+def test_what_docstrings_refer_to_is_there():
+    """A name alone is one of the module; ``.NAME`` and names of methods are anywhere in the package."""
+    texts = {path: path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+    code = "\n".join(texts.values())
+    defined = {
+        *re.findall(r"\b(?:def|class) (\w+)", code),
+        *re.findall(r"(?:self\.|^ *)(\w+)(?::.*|) = ", code, re.MULTILINE),
+    }
+    defined |= set(re.findall(r"^    (\w+): ", code, re.MULTILINE)) | {"ordered_indices", "batch_by_size"}  # fairseq's
+    wrong = []
+    for path, text in texts.items():
+        here = {name for line in re.findall(r"^ *(?:def|class) (\w+)|^(\w+)\b.*=", text, re.MULTILINE) for name in line}
+        here |= {name for _, names in _IMPORT.findall(text) for name in re.findall(r"\w+", names)}
+        for role, name in re.findall(r":(func|class|meth|data|attr):`~?([A-Z.]?\w[\w.]*)`", text):
+            known = here if role in ("func", "class", "data") and "." not in name else defined
+            is_of_others = "." in name and name[0].islower()  # json.dumps
+            if name.rpartition(".")[2] not in known and not is_of_others:
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not wrong
+
+
 # Modules of one folder may be alternatives of one interface, as the readers of corpora are, and share its names.
 ALTERNATIVES = {"cli", "compat", "corpus/parsing", "corpus/readers", "use"}
 OTHERS = {

@@ -64,7 +64,7 @@ def _word_columns(
 def _pack_arcs(
     sentences: Sequence[StoredSentence], starts: np.ndarray, n_words: np.ndarray, pieces: np.ndarray, first: int
 ) -> list[pa.Array]:
-    """The columns ``arcs`` and ``piece_arcs``; see :func:`pack`."""
+    """The columns ``arcs`` and ``piece_arcs``; see :func:`pack_chunk`."""
     runs = []
     for b, sentence in enumerate(sentences):
         if sentence.arcs is None:
@@ -151,7 +151,7 @@ def with_label_ids(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> p
     if "arcs" in columns:
         arcs, n_arcs = list_numbers(batch, "arcs").copy(), list_lengths(batch, "arcs")
         arcs[:, store_format.ARC_LABEL] = tables["deprel"][arcs[:, store_format.ARC_LABEL]]
-        # Sorted as by :func:`pack`, since new ids change the order of arcs.
+        # Sorted as by :func:`pack_chunk`, since new ids change the order of arcs.
         keys = [arcs[:, i] for i in (store_format.ARC_LABEL, store_format.ARC_HEAD, store_format.ARC_DEPENDENT)]
         columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
     return pa.record_batch(list(columns.values()), schema=batch.schema)

@@ -13,7 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 class MemoryStore:
-    """Sentences in memory, by number, with the methods of :class:`SyntaxStore` that batching needs."""
+    """Sentences in memory, by number, with the methods of :class:`.reader.SyntaxStore` that batching needs."""
 
     path = "<memory>"
     labels: ClassVar[dict[str, list[str]]] = {}  # no labels; the ids are those of the creator of the sentences

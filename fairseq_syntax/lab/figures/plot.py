@@ -1,6 +1,6 @@
 """The papers' figures: sentence scores, scores by length and by the parse, training curves, reliability diagram.
 
-Each function returns a matplotlib figure; :func:`save` writes it.
+Each function returns a matplotlib figure; :func:`save_figure` writes it.
 """
 
 from __future__ import annotations
