@@ -29,18 +29,19 @@ class LengthConstrainedBeamSearch(search.LengthConstrainedBeamSearch):
     """The search of ``--match-source-len``: every hypothesis has as many pieces as its source.
 
     fairseq counts ``</s>`` on one side alone, so translations get a piece more, and lets hypotheses that do not end at
-    their limit go on.
+    their limit go on. One piece is the least, since a search that may only end at once would wait for a beam of others.
     """
 
     def set_src_lengths(self, src_lengths: Tensor) -> None:
         """See the base class; the lengths [B] include ``</s>``."""
-        super().set_src_lengths(src_lengths - 1)
+        super().set_src_lengths((src_lengths - 1).clamp(min=1))
 
     def step(self, step: int, lprobs: Tensor, scores: Any, tokens: Any = None, ids: Any = None) -> Any:
         """See the base class; ``lprobs``: [B, beam, V]."""
         ends = step >= self.max_len_a * self.src_lengths + self.max_len_b
         at_end = torch.full_like(lprobs, -torch.inf)
-        at_end[:, :, self.eos] = lprobs[:, :, self.eos]
+        end = lprobs[:, :, self.eos]
+        at_end[:, :, self.eos] = end.masked_fill(end.isneginf(), 0.0)  # forbidden below --min-len
         lprobs[step < self.min_len_a * self.src_lengths + self.min_len_b, :, self.eos] = -torch.inf
         return self.beam.step(step, torch.where(ends[:, None, None], at_end, lprobs), scores)
 

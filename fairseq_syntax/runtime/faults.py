@@ -47,6 +47,8 @@ def fault(error: BaseException) -> str | None:
     before = error.__cause__ or error.__context__
     if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch raises its own error after a failed write
         return fault(before)
+    if isinstance(error, MemoryError):  # of what is made of a line that was read
+        return "there is not enough memory (is there a very long line, as in a compressed file made to be large?)"
     if type(error) is AssertionError and text.startswith("Torch not compiled with CUDA"):
         return f"{text} (an option such as --fp16 needs a GPU, and PyTorch one that it is built for)"
     # fairseq checks options by these exceptions; a subclass, such as UnicodeError, is a defect.

@@ -437,6 +437,9 @@ class SyntaxTranslationTask(TranslationTask):
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """fairseq's; batches of fairseq-interactive, which contain only tokens, get their syntax and numbers back."""
+        if constraints is None and getattr(getattr(generator, "search", None), "supports_constraints", False):
+            message = "are read from the lines of fairseq-interactive, after a tab; there are none here"
+            raise SyntaxDataError(message, option="--constraints")
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
         printed = sample  # fairseq-generate prints from it afterwards

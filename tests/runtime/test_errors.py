@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.faults import fault
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,17 @@ def test_what_an_error_is_about_is_kept(about, text):
         assert str(actual) == text and actual.message == "wrong"
         for name in ("path", "line", "option", "hint"):
             assert getattr(actual, name) == about.get(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "memory"),  # of what is made of a line that could be read
+        (AssertionError("Torch not compiled with CUDA enabled"), "GPU"),
+        (AssertionError("x"), None),  # a defect, whose traceback is shown
+        (ValueError("x"), None),
+    ],
+)
+def test_what_is_no_defect_is_one_line(error, said):
+    text = fault(error)
+    assert text is None if said is None else said in text and "\n" not in text

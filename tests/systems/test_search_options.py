@@ -12,6 +12,7 @@ from pathlib import Path
 import option_ledger
 import pytest
 import torch
+from data_errors import data_error
 from fairseq.dataclass.configs import GenerationConfig
 from toy_data import fairseq
 from untrained import untrained
@@ -103,6 +104,19 @@ def min_len(search: Searches) -> None:
 def match_source_len(search: Searches) -> None:
     actual = [{len(h["tokens"]) for h in best} for best in search(match_source_len=True)]
     assert actual == [{length} for length in search.sources] != [{len(h["tokens"]) for h in b} for b in search.default]
+
+
+def test_a_length_that_no_translation_can_have_is_the_nearest(search):
+    """Of an empty source, and below ``--min-len``: a search would go on for ever, and fairseq fails."""
+    dataset = search.task.dataset("test")
+    batch = dataset.collater([dataset[i] for i in range(8)])  # 5 is empty
+    lengths = batch["net_input"]["src_lengths"].tolist()
+    assert min(lengths) == 1
+    other = Searches.__new__(Searches)
+    other.__dict__.update({**search.__dict__, "batch": batch})
+    for options in ({}, {"min_len": 4}):
+        found = [{len(h["tokens"]) for h in best} for best in other(match_source_len=True, **options)]
+        assert found == [{max(length, 2)} for length in lengths]
 
 
 def normalized(search: Searches) -> None:
@@ -226,6 +240,8 @@ def test_an_option_of_generation_has_its_effect(toy, trained):
     assert rows(toy, trained, "H", "--quiet") == [] and rows(toy, trained, "T", "--gen-subset", "valid") != rows(
         toy, trained, "T"
     )
+    with data_error(option="--constraints"):  # as there are no lines to have them
+        rows(toy, trained, "H", "--constraints")
     with pytest.raises(Exception, match=r"max_positions=\(1024, 4\)"):  # of the overridden model
         rows(toy, trained, "H", "--model-overrides", "{'max_target_positions': 4}")
 
