@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import random
 import sys
 from importlib import import_module
@@ -47,9 +48,11 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.option.cases is None:  # set here, so that all processes of xdist draw the same
+    if config.option.cases is None:
         chosen = config.option.keyword or any("::" in argument for argument in config.args)
-        config.option.cases = "all" if chosen else str(random.SystemRandom().randrange(10_000))
+        # In the environment, so that all processes of xdist draw the same: they are given only what was typed.
+        seed = os.environ.setdefault("PYTEST_CASES", str(random.SystemRandom().randrange(10_000)))
+        config.option.cases = "all" if chosen else seed
 
 
 def pytest_collection_modifyitems(config, items):
