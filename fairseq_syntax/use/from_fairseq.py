@@ -9,6 +9,7 @@ task                                source                   the decoder reads
 translation_from_pretrained_bart,   ``x </s> [en_XX]``       ``[de_DE] y``
 multilingual_denoising
 translation_multi_simple_epoch      ``__en__ x </s>``        ``</s> __de__ y``
+(M2M-100, NLLB; mBART-50)           ``[en_XX] x </s>``       ``</s> [de_DE] y``
 ==================================  =======================  ====================================
 
 The first task ends translations with ``</s> [de_DE]``, and the second lets the search pay for ``__de__``. Here neither
@@ -26,6 +27,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary, get_lang_tok
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
 from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter
@@ -35,7 +37,7 @@ from fairseq_syntax.use.hugging_face import ParameterFile, Weights
 from fairseq_syntax.use.pretrained_model import MADE_UP, SIDES, SPECIAL, Pretrained, Vocabulary
 
 BART, SIMPLE = ("translation_from_pretrained_bart", "multilingual_denoising"), "translation_multi_simple_epoch"
-_DICTIONARIES = ("dict.{lang}.txt", "dict.txt", "model_dict*.txt")
+_DICTIONARIES = ("dict.{lang}.txt", "dict.txt", "model_dict*.txt", "dictionary.txt")
 _SEGMENTATIONS = ("segmentation.{lang}.json", "*.model", "bpecodes", "*.code", "*.codes")
 _OPTIONS = (
     "activation_fn", "no_scale_embedding", "share_all_embeddings", "share_decoder_input_output_embed", "dropout",
@@ -105,7 +107,12 @@ class FairseqModel:
         """fairseq's own model, behind the interface of one of transformers."""
         args = SimpleNamespace(**self.options)
         dictionaries = {f"{side}_dictionary": _dictionary(self.symbols) for side in SIDES}
-        model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, SimpleNamespace(**dictionaries)).eval()
+        # Architectures of other versions of fairseq, such as that of NLLB, are names for sizes, which are options too.
+        model = (
+            ARCH_MODEL_REGISTRY.get(args.arch, TransformerModel)
+            .build_model(args, SimpleNamespace(**dictionaries))
+            .eval()
+        )
         model.load_state_dict(self._state, strict=True)
         return _AsInTransformers(model)
 

@@ -273,8 +273,8 @@ def _of_tokenizers(folder: PretrainedFolder) -> tuple[dict[str, int], dict[str, 
     named = special.get("extra_special_tokens") or special.get("additional_special_tokens") or []
     named = [one.get("content") if isinstance(one, Mapping) else one for one in named]
     languages = [one for one in named if isinstance(one, str) and one not in SPECIAL and one != "<mask>"]
-    tokenizer = folder.json("tokenizer.json")
-    if tokenizer:
+    if (folder.path / "tokenizer.json").is_file():
+        tokenizer = folder.json("tokenizer.json")
         pieces: Any = (tokenizer.get("model") or {}).get("vocab")
         added = tokenizer.get("added_tokens")
         try:
@@ -283,6 +283,7 @@ def _of_tokenizers(folder: PretrainedFolder) -> tuple[dict[str, int], dict[str, 
         except (TypeError, ValueError, KeyError) as error:
             message = f"has no vocabulary of pieces: {error}"
             raise SyntaxDataError(message, path=folder.path / "tokenizer.json") from error
+        ids = folder.checked_ids(ids, "tokenizer.json")
         languages = [token for token in languages if token in ids] or [one for one in ids if LANGUAGE.fullmatch(one)]
     else:
         if not languages:

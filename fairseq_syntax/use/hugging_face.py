@@ -94,7 +94,10 @@ class PretrainedFolder:
 
     def vocabulary(self, name: str) -> dict[str, int]:
         """The ids of symbols in a JSON file. Raises SyntaxDataError if it is not such a file, or two have one id."""
-        symbols = self.json(name, needed=True)
+        return self.checked_ids(self.json(name, needed=True), name)
+
+    def checked_ids(self, symbols: dict[str, Any], name: str) -> dict[str, int]:
+        """The ids of symbols that a file has. Raises SyntaxDataError if one is no id, or two symbols have one id."""
         if not all(isinstance(i, int) and i >= 0 for i in symbols.values()):
             raise SyntaxDataError("not a vocabulary: {symbol: id}", path=self.path / name)
         if len(set(symbols.values())) < len(symbols):

@@ -273,6 +273,7 @@ def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
         "d_model": options["encoder_embed_dim"],
         "activation_function": ACTIVATIONS[options.get("activation_fn", "relu")],
         "scale_embedding": not options.get("no_scale_embedding"),
+        **{name: float(options.get(name) or 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
         **{f"{side}_{name}": options[f"{side}_{of_fairseq}"] for side in SIDES for name, of_fairseq in names.items()},
     }
 

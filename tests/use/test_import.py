@@ -206,6 +206,9 @@ def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     tokenizers = (import_transformers().AutoTokenizer.from_pretrained(f) for f in (theirs / family, tmp_path / "back"))
     one, other = (tokenizer(tiny_pretrained.text()[:20]).input_ids for tokenizer in tokenizers)
     assert one == other
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (theirs / family, tmp_path / "back")]
+    kept = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "scale_embedding")
+    assert [configs[0].get(name) for name in kept] == [configs[1].get(name) for name in kept]
     ids = [
         getattr(model_of(f).generation_config, "forced_bos_token_id", None)
         for f in (theirs / family, tmp_path / "back")
@@ -452,6 +455,16 @@ def each(folder: Path, change, *patterns: str) -> None:
         change(path)
 
 
+def negative(path: Path) -> None:
+    """Add a symbol whose id is negative to a vocabulary or a tokenizer."""
+    content = json.loads(path.read_text())
+    if "added_tokens" in content:
+        content["added_tokens"].append({"content": "more", "id": -4})
+    else:
+        content["more"] = -4
+    path.write_text(json.dumps(content))
+
+
 SYMBOLS = ("vocab_size", "src_vocab_size", "decoder_vocab_size")
 SEGMENTATIONS = ("*.spm", "*.model", "merges.txt")
 VOCABULARIES = ("*vocab*.json", "tokenizer.json")
@@ -464,6 +477,7 @@ OF_ALL = {name: BROKEN[name] for name in BROKEN if "vocabulary" not in name and 
     "fewer symbols in the configuration": (lambda f: change_config(f, **dict.fromkeys(SYMBOLS, 50)), "50"),
     "segmentation of no kind": (lambda f: each(f, lambda p: p.write_bytes(b"a"), *SEGMENTATIONS), ""),
     "no segmentation": (lambda f: each(f, Path.unlink, *SEGMENTATIONS), "no such file"),
+    "negative ids": (lambda f: each(f, negative, *VOCABULARIES), ".json"),
     "empty vocabularies": (lambda f: each(f, lambda p: p.write_text("{}"), *VOCABULARIES), ".json"),
     "vocabularies of no kind": (lambda f: each(f, lambda p: p.write_text("[1]"), *VOCABULARIES), ".json"),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -36,6 +37,12 @@ TASKS = {
         ["--langs", "en,de,fr", "--lang-pairs", "en-de", "--encoder-langtok", "src", "--decoder-langtok", "--arch",
          "transformer", "--share-all-embeddings", "--encoder-normalize-before", "--decoder-normalize-before",
          "--sampling-method", "temperature", "--sampling-temperature", "1.5"],
+    ),
+    "translation_multi_simple_epoch of mBART-50": (
+        ("en_XX", "de_DE"),
+        ["--langs", "en_XX,de_DE,fr_XX", "--lang-pairs", "en_XX-de_DE", "--encoder-langtok", "src", "--decoder-langtok",
+         "--lang-tok-style", "mbart", "--arch", "mbart_base", "--sampling-method", "temperature",
+         "--sampling-temperature", "1.5"],
     ),
 }  # fmt: skip
 tasks = pytest.mark.parametrize("task", TASKS)
@@ -72,9 +79,9 @@ def _train(root: Path) -> None:
         )  # fmt: skip
         of_pair = [] if "--lang-pairs" in options else ["-s", langs[0], "-t", langs[1]]
         toy_data.fairseq(
-            "train", folder / "bin", "--task", task, *options, *of_pair, *SIZES, "--save-dir", model, "--cpu",
-            "--optimizer", "adam", "--lr", "0.02", "--max-tokens", "400", "--max-update", "6", "--disable-validation",
-            "--no-epoch-checkpoints", "--seed", "1",
+            "train", folder / "bin", "--task", task.partition(" ")[0], *options, *of_pair, *SIZES, "--save-dir", model,
+            "--cpu", "--optimizer", "adam", "--lr", "0.02", "--max-tokens", "400", "--max-update", "6",
+            "--disable-validation", "--no-epoch-checkpoints", "--seed", "1",
         )  # fmt: skip
 
 
@@ -146,6 +153,18 @@ def test_training_goes_on_from_it_with_a_system(trained, tmp_path, task):
     )  # fmt: skip
     translator = Translator.load(tmp_path / "save" / "checkpoint_last.pt", device="cpu")
     assert len(translator.translate(lines[:2])) == 2
+
+
+def test_an_architecture_of_another_fairseq_is_its_sizes(trained, tmp_path):
+    """NLLB's own version of fairseq names architectures that the published one does not have."""
+    folder = trained / "translation_multi_simple_epoch" / "model"
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
+    state["cfg"]["model"].arch = "transformer_of_another_version"
+    shutil.copytree(folder, tmp_path / "theirs")
+    (tmp_path / "theirs" / "dict.txt").rename(tmp_path / "theirs" / "dictionary.txt")
+    torch.save(state, tmp_path / "theirs" / "checkpoint_last.pt")
+    imported = import_model(tmp_path / "theirs" / "checkpoint_last.pt", tmp_path / "out", "en", "de")
+    assert imported.comparison is not None and max(vars(imported.comparison).values()) < 1e-5
 
 
 def test_what_cannot_be_imported_says_why(trained, tmp_path):
