@@ -2,8 +2,6 @@
 
 import gc
 import multiprocessing
-import os
-import random
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import torch
 import toy_data
 from global_state import changes, global_state, start_from_one_seed
-from matrix_part import part
+from matrix_part import leave_cases_out, pytest_addoption, pytest_configure, pytest_terminal_summary  # noqa: F401
 
 import emulated_cuda
 import fairseq_syntax
@@ -43,45 +41,11 @@ def pytest_runtest_setup(item):
     start_from_one_seed()
 
 
-def pytest_addoption(parser):
-    parser.addoption("--cases", metavar="SEED", help="the part of each matrix of cases to try, or all")
-
-
-def pytest_configure(config):
-    if config.option.cases is None:
-        chosen = config.option.keyword or any("::" in argument for argument in config.args)
-        # In the environment, so that all processes of xdist draw the same: they are given only what was typed.
-        seed = os.environ.setdefault("PYTEST_CASES", str(random.SystemRandom().randrange(10_000)))
-        config.option.cases = "all" if chosen else seed
-
-
 def pytest_collection_modifyitems(config, items):
     """A part of each matrix is tried. Modules with slow tests come first: quick ones at the end keep all cores busy."""
-    if config.option.cases != "all":
-        left_out = _left_out(items, config.option.cases)
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+    leave_cases_out(config, items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-def _left_out(items, seed: str) -> set[pytest.Item]:
-    """The cases of matrices that this run does not try."""
-    matrices: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("matrix"):
-            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out: set[pytest.Item] = set()
-    for name, cases in matrices.items():
-        number = cases[0].get_closest_marker("matrix").args
-        tried = part([case.callspec.params for case in cases], f"{seed} {name}", *number)
-        left_out |= set(cases) - {cases[i] for i in tried}
-    return left_out
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if config.option.cases != "all":
-        terminalreporter.write_line(f"of each matrix a part: again with --cases {config.option.cases}, or --cases all")
 
 
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first

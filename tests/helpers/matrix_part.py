@@ -7,9 +7,12 @@ rotates. ``@pytest.mark.matrix(n)`` takes n of the cases, which have as many of 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pytest
 
 
 def part(cases: Sequence[Mapping[str, Any]], seed: str, number: int | None = None) -> list[int]:
@@ -31,3 +34,45 @@ def part(cases: Sequence[Mapping[str, Any]], seed: str, number: int | None = Non
         missing -= values[best]
         drawn.append(best)
     return sorted(drawn)
+
+
+# What conftest.py takes over: the option, and the seed of a run.
+
+
+def pytest_addoption(parser):
+    parser.addoption("--cases", metavar="SEED", help="the part of each matrix of cases to try, or all")
+
+
+def pytest_configure(config):
+    if config.option.cases is None:
+        chosen = config.option.keyword or any("::" in argument for argument in config.args)
+        # In the environment, so that all processes of xdist draw the same: they are given only what was typed.
+        seed = os.environ.setdefault("PYTEST_CASES", str(random.SystemRandom().randrange(10_000)))
+        config.option.cases = "all" if chosen else seed
+
+
+def leave_cases_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the cases of matrices that this run does not try from the tests."""
+    if config.option.cases != "all":
+        left_out = _left_out(items, config.option.cases)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _left_out(items, seed: str) -> set[pytest.Item]:
+    """The cases of matrices that this run does not try."""
+    matrices: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("matrix"):
+            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, cases in matrices.items():
+        number = cases[0].get_closest_marker("matrix").args
+        tried = part([case.callspec.params for case in cases], f"{seed} {name}", *number)
+        left_out |= set(cases) - {cases[i] for i in tried}
+    return left_out
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.option.cases != "all":
+        terminalreporter.write_line(f"of each matrix a part: again with --cases {config.option.cases}, or --cases all")

@@ -1,7 +1,13 @@
 """The part of a matrix that a run tries: every value of every parameter, and another part with another seed."""
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import matrix_part
+import pytest
 from matrix_part import part
 
 SYSTEMS, OPTIONS = [f"system{i}" for i in range(7)], [("a", 1), ("b", None), ("c", 0.5)]
@@ -27,3 +33,32 @@ def test_a_number_of_cases():
     assert all(len(set(p)) == 4 and p == sorted(p) for p in drawn) and drawn[0] != drawn[1]
     assert part(CASES[:3], "0", 4) == [0, 1, 2]
     assert set(part(CASES, "0")) < set(part(CASES, "0", 9)), "those that have every value, and others"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, tried",
+    [("-n 2", 7 + 2 + 1), ("-p no:xdist --cases 1", 7 + 2 + 1), ("-p no:xdist --cases all", 21 + 9 + 1)],
+)
+def test_all_processes_try_the_same_part(tmp_path, options, tried):
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["matrix: of many cases"]\n')
+    (tmp_path / "conftest.py").write_text(
+        "from matrix_part import *\ndef pytest_collection_modifyitems(config, items): leave_cases_out(config, items)\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.matrix\n"
+        "@pytest.mark.parametrize('system', range(7))\n"
+        "@pytest.mark.parametrize('option', [object(), object(), object()])\n"
+        "def test_one(system, option): pass\n"
+        "@pytest.mark.matrix(2)\n"
+        "@pytest.mark.parametrize('number', range(9))\n"
+        "def test_two(number): pass\n"
+        "def test_three(): pass\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(Path(matrix_part.__file__).parent)
+    command = [sys.executable, "-m", "pytest", *options.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and f"{tried} passed" in done.stdout, done.stdout
+    assert ("again with --cases" in done.stdout) == ("all" not in options)
