@@ -87,7 +87,7 @@ class Translator(BaseTranslator):
         alignment_heads: Sequence[AlignmentHead] | None = None,
         **generation: Any,
     ) -> None:
-        self.models: list[Any] = list(models)
+        self.models: tuple[Any, ...] = tuple(models)  # the search has them too: another in its place would do nothing
         for model in self.models:
             model.eval()  # returns None for a model that has been prepared for inference already
         self.task = task
@@ -192,7 +192,7 @@ class Translator(BaseTranslator):
         tokens = self._exported.language_options(source_name, target_name)
         dictionaries = self.task.source_dictionary, self.task.target_dictionary
         other = copy.copy(self)
-        other.models = [model.with_languages(tokens, *dictionaries) for model in self.models]
+        other.models = tuple(model.with_languages(tokens, *dictionaries) for model in self.models)
         other._aligner = Aligner(other.models, self._aligner.heads)
         other._set_search(self._generation)
         return other

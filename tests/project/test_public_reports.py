@@ -119,6 +119,8 @@ def test_a_compiled_model_translates_the_same(toy, trained):
     plain = Translator.load(trained, toy.data, batch_size=3)
     expected = [(str(one), one.score) for one in plain.translate(sentences)]
     compiled = Translator.load(trained, toy.data, batch_size=3)
+    with pytest.raises(TypeError):  # which the search would not see
+        compiled.models[0] = torch.compile(compiled.models[0])
     compiled.models[0].compile(backend="eager")
     compiled.models[0].encoder.compile(backend="eager")
     actual = [(str(one), one.score) for one in compiled.translate(sentences)]
@@ -130,3 +132,14 @@ def test_a_part_that_ctranslate2_has_no_place_for_is_told(toy, tmp_path):
     pytest.importorskip("ctranslate2")
     with data_error("project_out"):
         export(untrained(toy.data, "transformer", "--decoder-output-dim=8"), "ctranslate2", tmp_path / "out")
+
+
+def test_the_first_translation_does_not_depend_on_how_many_are_given(toy):
+    """Nor are two of them the same pieces."""
+    loaded = untrained(toy.data, "transformer", sure=3.0)
+    translator = Translator([loaded.model], loaded.task, beam=4)
+    texts = ["the man saw dogs", "a", "old dogs near the girl"]
+    first = [str(one) for one in translator.translate(texts)]
+    several = [list(best) for best in translator.with_search(beam=4, nbest=4).translations(texts)]
+    assert [best[0].text for best in several] == first
+    assert all(len({tuple(one.pieces) for one in best}) == len(best) == 4 for best in several)
