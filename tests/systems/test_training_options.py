@@ -94,6 +94,19 @@ def test_a_plateau_lowers_the_rate_of_a_resumed_training_too(train):
     assert torch.equal(part.parameters, whole.parameters)
 
 
+@pytest.mark.parametrize("more", [{}, {"warmup_updates": 3}], ids=["", "warmup"])
+def test_a_resumed_plateau_has_the_rate_that_is_given_now(train, more):
+    """Shrunk as often as the former one; as with the other schedulers, and where the optimizer's is overridden."""
+    options = {"lr_scheduler": "reduce_lr_on_plateau", "lr_shrink": 0.5, "lr_threshold": 1.0, **more}
+    whole, parts = train(**options, max_epoch=3), [train(**options, max_epoch=2).folder for _ in range(3)]
+    rates = [
+        train(folder=folder, **options, max_epoch=3, **changed).train[-1]["lr"]
+        for folder, changed in zip(parts, ({}, {"lr": 0.002}, {"lr": 0.002, "optimizer_overrides": "{'lr': 0.004}"}))
+    ]
+    former = whole.train[-1]["lr"]
+    assert former < 0.01 and rates == pytest.approx([former, former / 5, 0.002])  # the rate of the third is halved once
+
+
 def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
     from fairseq_cli import train as command
 
