@@ -123,7 +123,7 @@ class BaseTranslator(ABC):
     """
 
     languages: Mapping[str, str] = MappingProxyType({})
-    models: list[Any]
+    models: tuple[Any, ...]
     task: Any
     beam: int
     nbest: int

@@ -68,7 +68,7 @@ class CTranslate2Translator(BaseTranslator):
         if device not in (None, "cpu", "cuda"):
             message = f"{device} cannot be used: CTranslate2 runs on cpu and cuda"
             raise SyntaxDataError(message, option="--device", hint="cpu can")
-        self.models: list[Any] = []  # no PyTorch modules
+        self.models: tuple[Any, ...] = ()  # no PyTorch modules
         self.task = task
         self.exported = exported
         self._prefix = target_prefix(exported.language_tokens)  # what the decoder reads after the start
