@@ -137,18 +137,19 @@ def test_words_are_found_in_the_text(server):
     assert answer["parses"][0]["characters"] == [[0, 3], [0, 3], [4, 5], [6, 8], [8, 9]]
 
 
-def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch):
+def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch, caplog):
     """It was asked for them, for the page, and refused."""
 
     def load(options, before):
         if options.distributions:
-            raise SyntaxDataError("has no distributions")
+            raise SyntaxDataError("has no distributions", option="--distributions", hint="name another parser")
         return load_parser(options)
 
     monkeypatch.setattr(served_models, "load_parser", load)
     models = load_served({"m": trained})
     source = load_source(models, "chain_parser", "", None)
     assert source.parser.parse(["a b"])[0].arcs is None
+    assert "has no distributions" in caplog.text and "name another parser" not in caplog.text
     monkeypatch.setattr(models[0], "needs", frozenset({"tree", "arcs"}))
     with data_error("distributions"):
         load_source(models, "chain_parser", "", None)

@@ -239,7 +239,8 @@ def load_source(
             if any("arcs" in model.needs for model in models):
                 raise
             source.parser = load_parser(options_as_before(first, distributions=False, **common), first)
-            logger.warning("no model reads probabilities, so the parser computes none: %s", error)
+            # without the hint, which is how one parses with probabilities
+            logger.warning("arcs are served without probabilities, which no model reads: %s", error.message)
     except SyntaxDataError as error:
         if not source.neutral:
             raise
