@@ -72,9 +72,9 @@ def test_the_patch_makes_of_the_official_configurations_those_of_fairseq_fixed()
     for name in program["CONFIGURATIONS"]:
         fixed = (Path(fairseq.__file__).parents[1] / name).read_text(encoding="utf-8")
         official = re.sub(r"= field\(default=([A-Z]\w+Config)\)$", r"= \1()", fixed, flags=re.M)
-        assert official != fixed
         text, count = program["classes_as_defaults"](official)
-        assert text == fixed and program["classes_as_defaults"](fixed) == (fixed, 0)
+        if official != fixed:  # otherwise the official one is installed
+            assert text == fixed and program["classes_as_defaults"](fixed) == (fixed, 0)
         changed += count
     assert changed == 14
 
