@@ -212,10 +212,10 @@ def test_attention_that_interrupts_a_search_leaves_it_its_steps(trained, lines):
             nonlocal steps
             steps += 1
             if interrupts and steps == 2:
-                service._translate_batch(("attention", "PASCAL", 4, False), [lines[1]], list, True)
+                service._translate_batch(("attention", "PASCAL", 4, False, ("", "")), [lines[1]], list, True)
             return []
 
-        service._translate_batch(("search", "PASCAL", 4, False), [lines[0]], on_step, False)
+        service._translate_batch(("search", "PASCAL", 4, False, ("", "")), [lines[0]], on_step, False)
         return steps
 
     try:
