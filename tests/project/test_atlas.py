@@ -127,25 +127,31 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     """They are written by hand; what has been run since, they must say, too."""
     text = page.page(results)
     claim = " ".join(text.partition("![")[0].partition("\n\n")[2].split())
-    run = {lang: of["relative"] for lang, of in results["tuned"]["languages"].items() if of["relative"]}
-    whole = {lang: of for lang, of in run.items() if shared.twin_of(relative.beside(of, "PSH"), shared.PLACEBO)}
-    assert list(whole) == ["German"] and "only German has been run" in claim, "say what the mean of the languages is"
-    of_german = {metric: relative.beside(whole["German"], "PSH", metric) for metric in ("BLEU", "chrF")}
-    bleu, placebo = of_german["BLEU"], shared.twin_of(of_german["BLEU"], shared.PLACEBO)
+    main, numbers = results["tuned"], ("no", "one", "two", "three", "four", "five", "six")
+    mean = {metric: shared.row_of(rows, "PSH")["gain"] for metric, rows in main["mean"]["metrics"].items()}
+    of_each = {lang: relative.beside(main["languages"][lang]["relative"], "PSH") for lang in main["mean"]["languages"]}
+    gains = {row["gain"][0]: lang for lang, row in of_each.items()}
+    least, most = min(gains), max(gains)
+    assert f"mean of {numbers[len(of_each)]} languages" in claim
+    assert f"in {gains[least]} to" in claim and f"in {gains[most]}" in claim
+    placebos = {lang: twin for lang, row in of_each.items() if (twin := shared.twin_of(row, shared.PLACEBO))}
+    assert list(placebos) == ["German"] and "in German alone" in claim, "say what the placebo does elsewhere"
+    placebo = placebos["German"]
     before = {metric: shared.row_of(rows, "PSH")["gain"][:3] for metric, rows in results["mean"]["metrics"].items()}
-    expected = [*bleu["gain"][:3], *placebo["gain"][:3], *placebo["syntax"][:3], of_german["chrF"]["gain"][0]]
-    expected += [shared.twin_of(of_german["chrF"], shared.PLACEBO)["gain"][0], before["BLEU"][0], before["chrF"][0]]
+    expected = [*mean["BLEU"][:3], least, most, *mean["chrF"][:3], *placebo["gain"][:3], *placebo["syntax"][:3]]
+    expected += [before["BLEU"][0], before["chrF"][0]]
     stated = [float(number.replace("−", "-")) for number in re.findall(r"[+−-]\d+\.\d+", claim)]
     assert stated == pytest.approx(expected, abs=0.0051)
-    assert f"is {bleu['gain'][4]:.1f} BLEU" in claim
+    assert f"is {mean['BLEU'][4]:.1f} BLEU" in claim
     chains = [shared.twin_of(relative.beside(of["relative"], "PSH"), "linear") for of in results["languages"].values()]
-    mean = shared.row_of(results["mean"]["metrics"]["BLEU"], "PSH")
-    lost = [-shared.twin_of(mean, "linear")["gain"][0], -min(twin["gain"][0] for twin in chains)]
+    weaker = shared.row_of(results["mean"]["metrics"]["BLEU"], "PSH")
+    lost = [-shared.twin_of(weaker, "linear")["gain"][0], -min(twin["gain"][0] for twin in chains)]
     assert f"chains cost {lost[0]:.2f} BLEU in the mean, and {lost[1]:.2f} in" in " ".join(text.split())
     readme = " ".join((ATLAS.parents[1] / "README.md").read_text("utf-8").split())
-    gains = [of["relative"]["metrics"]["BLEU"]["gain"][0] for of in results["languages"].values()]
-    assert f"{bleu['gain'][0]:+.2f} BLEU" in readme and f"{placebo['gain'][0]:+.2f}" in readme
-    assert f"{min(gains):.1f} to {max(gains):.1f} BLEU" in readme
+    assert f"{mean['BLEU'][0]:+.2f} BLEU in the mean of {numbers[len(of_each)]} languages" in readme
+    assert f"{placebo['gain'][0]:+.2f} in German" in readme
+    positions = [of["relative"]["metrics"]["BLEU"]["gain"][0] for of in results["languages"].values()]
+    assert f"{min(positions):.1f} to {max(positions):.1f} BLEU" in readme
 
 
 def test_bold_figures_survive_the_correction_of_their_table():
@@ -442,6 +448,8 @@ def test_the_tables_of_relative_positions():
         "0.90",
         "1",
     ]
+    two = page.tuned_means({"mean": mean, "with_placebo": {**mean, "languages": ["Turkish"]}}, "PSH")
+    assert "shuffled" not in two.partition("Turkish")[0].partition("French")[0] and "*shuffled*" in two
     results = {"languages": {"French": {"relative": corpora["ATIS"]}}, "mean": mean}
     baseline, gains = relative.gains_by_language(results, "PSH")
     assert baseline == "relative positions" and list(gains) == [relative.MEAN, "French"]
