@@ -96,7 +96,7 @@ OF_FAIRSEQ = [
     ("parse: {source:", "parse: {target:", "model", "parse"),
     ("  metrics: [bleu]", "  trees: [model]", "trees", "parents"),
     ("  beam: 2", "  beem: 2", "beem", "beam"),
-    ("  beam: 2", "  beam: 0", "beam", "0"),
+    ("  beam: 2", "  beam: 0", "beam", "at least 1"),
     ("  beam: 2", "  variants: {bare: {without_parse: true, options: {sampling: true}}}", "bare", "null"),
     ("  beam: 2", "  beam: 2\n  diverse-beam-groups: 3", "diverse", "divisible"),
 ]
