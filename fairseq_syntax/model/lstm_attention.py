@@ -50,10 +50,11 @@ class Encoded(Parsed):
     loop: Any = None
 
     def select(self, rows: Tensor) -> Encoded:
-        """The output for the selected rows of the decoder, ``rows`` [N'] int64."""
+        """The output for the selected rows of the decoder, ``rows`` [N'] int64.
+
+        A search calls this where its rows are of other sentences than before (:class:`.compat.search.EnsembleModel`).
+        """
         sentence = rows if self.sentence is None else self.sentence.index_select(0, rows)
-        if self.sentence is not None and torch.equal(sentence, self.sentence):
-            return self
         return replace(self, sentence=sentence, memory=None if self.memory is None else self.memory.select(rows))
 
     def per_row(self, states: Tensor) -> Tensor:

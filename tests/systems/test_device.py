@@ -176,14 +176,11 @@ def test_search_with_encoder_systems(name):
 
 @pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
 def test_search_with_lstms(arch, options):
-    """As for the encoder systems, and once a step whether rows still belong to the same sentences.
-
-    Sorting by lengths is a matter of the host.
-    """
+    """As for the encoder systems; sorting by lengths is a matter of the host."""
     model = lstm_models.model(arch, scale=1, **options)
     recorder = searched(model, SequenceGenerator([model], tiny_syntax.dictionary(), beam_size=2, max_len_b=6))
     levels = {"model/trees.py:level_sizes"} if arch == "tree2seq_lstm" else set()
-    assert set(recorder.waits) - {"fairseq", "test", *ON_HOST} == levels | {"model/lstm_attention.py:select"}
+    assert set(recorder.waits) - {"fairseq", "test", *ON_HOST} == levels
 
 
 @pytest.mark.parametrize(
