@@ -250,7 +250,8 @@ def test_an_option_of_generation_has_its_effect(toy, trained):
 def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch):
     """Against fairseq's ensemble, which reorders the encoder's output in every step."""
     models = [search.model, *(untrained(search.data, "lstm").model for _ in range(count - 1))]
-    generator = search.task.build_generator(models, Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+    # sentences of different lengths, so that some end before others
+    generator = search.task.build_generator(models, Namespace(beam=BEAM, match_source_len=True))
     ours = generator.model
     reordered = []
     monkeypatch.setattr(type(search.model.encoder), "reorder_encoder_out", _counting(search, reordered))
@@ -260,7 +261,7 @@ def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch
         reordered.clear()
         actual.append(search.task.inference_step(generator, models, search.batch))
         counts.append(len(reordered))
-    assert counts[0] < counts[1] and counts[0] <= 1 + len(search.sources)
+    assert 1 < counts[0] <= 1 + len(search.sources) and counts[0] < counts[1]
     for one, other in zip(*map(itertools.chain.from_iterable, actual)):
         assert one["score"] == other["score"]
         assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(one["attention"], other["attention"])

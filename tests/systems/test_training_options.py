@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cached_property
@@ -20,6 +21,7 @@ from toy_data import fairseq
 from untrained import untrained
 from ways import logged
 
+from fairseq_syntax.compat.best_checkpoints import comparable
 from fairseq_syntax.use.loading import load_models
 
 # Four updates an epoch.
@@ -140,6 +142,12 @@ def test_a_score_that_is_not_a_number_is_the_worst(train, monkeypatch, first):
     assert kept == [f"checkpoint.best_loss_{score}.0000.pt" for score in (1, 2, 3)]
     best, last = (actual.state(f"checkpoint_{name}.pt")["extra_state"] for name in ("best", "last"))
     assert best["val_loss"] == last["best"] == 1.0 and last["train_iterator"]["epoch"] == 1 + 6
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_no_score_is_worse_than_one_that_is_not_a_number(maximize):
+    worst = comparable(Namespace(maximize_best_checkpoint_metric=maximize), math.nan)
+    assert all((worst < score) if maximize else (worst > score) for score in (-1e30, 0.0, 1e30))
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,8 @@ class ServedModel:
         self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
         self.systems: list[str] = []
         if self._models:
-            from fairseq_syntax.use.plain import (
-                systems_of_model,  # here and below: modules that import PyTorch and fairseq
-            )
+            # Here and below: modules that import PyTorch and fairseq.
+            from fairseq_syntax.use.plain import systems_of_model
 
             self.systems = systems_of_model(self._models[0])
         self.shows_attention = bool(self._models)  # CTranslate2 has none to show
