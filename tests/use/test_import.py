@@ -305,6 +305,26 @@ def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     assert one == other == tokenizer.batch_decode(out, skip_special_tokens=True) and len(set(one)) > 3
 
 
+@pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart"])
+def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_them(imported, family):
+    """Same translations and scores, the parameters shared, and the translator itself as before."""
+    search, text = {"device": "cpu", "beam": 2, "max_len_b": 12}, ["the dog sees the man .", "a man", "the old dog"]
+    own = Translator.load(imported / family, **search)
+
+    def found(translator):
+        return [(one.pieces, one.score) for one in translator.translate(text)]
+
+    before, exported = found(own), Exported.load(imported / family)
+    third = min({*exported.languages} - {exported.source_name, exported.target_name})
+    back = {"source_name": exported.target_name, "target_name": exported.source_name}
+    for names in ({"target_name": third}, {"source_name": third}, back):
+        other = own.with_languages(**names)
+        assert found(other) == found(Translator.load(imported / family, **search, **names)) != before
+        shared = zip(own.models[0].parameters(), other.models[0].parameters())
+        assert all(one.data_ptr() == two.data_ptr() for one, two in shared)
+    assert found(own) == before
+
+
 @pytest.mark.parametrize("family", ["tags", "m2m100", "legacy", "mbart"])
 def test_language_tokens_stay_out_of_all_commands(imported, tmp_path, family):
     """fairseq's own commands and ours: no token is in an output, a prefix, a constraint, a tree or an alignment."""
