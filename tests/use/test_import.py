@@ -30,6 +30,7 @@ from fairseq_syntax.use.exported import CHECKPOINT, Exported
 from fairseq_syntax.use.from_transformers import read_pretrained
 from fairseq_syntax.use.hugging_face import import_transformers
 from fairseq_syntax.use.importing import OPTIONS, compare_models, import_model, their_source, their_start
+from fairseq_syntax.use.serving.served_models import ServedModel
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -307,7 +308,7 @@ def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
 
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart"])
 def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_them(imported, family):
-    """Same translations and scores, the parameters shared, and the translator itself as before."""
+    """Same translations and scores, with shared parameters, also as it is served; the translator itself stays."""
     search, text = {"device": "cpu", "beam": 2, "max_len_b": 12}, ["the dog sees the man .", "a man", "the old dog"]
     own = Translator.load(imported / family, **search)
 
@@ -315,11 +316,17 @@ def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_the
         return [(one.pieces, one.score) for one in translator.translate(text)]
 
     before, exported = found(own), Exported.load(imported / family)
+    served = ServedModel("m", own)
     third = min({*exported.languages} - {exported.source_name, exported.target_name})
     back = {"source_name": exported.target_name, "target_name": exported.source_name}
     for names in ({"target_name": third}, {"source_name": third}, back):
         other = own.with_languages(**names)
-        assert found(other) == found(Translator.load(imported / family, **search, **names)) != before
+        loaded = Translator.load(imported / family, **search, **names)
+        assert found(other) == found(loaded) != before
+        pair = names.get("source_name", ""), names.get("target_name", "")
+        answers = served.translations(text, 2, languages=pair), ServedModel("m", loaded).translations(text, 2)
+        one, two = ([best[0].pieces for best in answer] for answer in answers)
+        assert one == two
         shared = zip(own.models[0].parameters(), other.models[0].parameters())
         assert all(one.data_ptr() == two.data_ptr() for one, two in shared)
     assert found(own) == before
