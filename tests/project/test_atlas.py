@@ -169,6 +169,17 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     assert f"{min(positions):.1f} to {max(positions):.1f} BLEU" in readme
 
 
+def test_the_mean_of_the_placebo_is_that_of_the_languages_that_have_it(monkeypatch):
+    parse, placebo = "relative+PSH", "relative+PSH.shuffled"
+    run = dict(zip(SIX, [["relative", parse, placebo]] * 2 + [["relative", parse]] * 2 + [["relative"], []]))
+    monkeypatch.setattr(measure, "runs_of", lambda of, test: dict.fromkeys(run[of.recipe.name]))
+    monkeypatch.setattr(measure, "beside_relative", lambda of, runs: {"run": list(runs)})
+    monkeypatch.setattr(measure, "mean_of_languages", lambda plans: [of.recipe.name for of in plans])
+    tuned = measure.tuned()
+    assert tuned["mean"] == [*SIX[:4]] and tuned["with_placebo"] == [*SIX[:2]]
+    assert [*tuned["languages"].values()] == [{"relative": {"run": names} if names else {}} for names in run.values()]
+
+
 def test_bold_figures_survive_the_correction_of_their_table():
     """Of two tables with the same interval, that with more tests has none in bold."""
     estimate = [1.0, 0.1, 1.9, 0.02, 1.2]
