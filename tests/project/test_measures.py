@@ -126,6 +126,11 @@ def test_what_a_parser_is_worth_is_interpolated_between_the_corpora_of_the_toy()
     assert parsers.toy(0.5) == f"< {exact[0]:.0f}" and parsers.toy(0.99) == f"> {exact[-1]:.0f}"
 
 
+def test_what_wrong_arcs_cost_is_interpolated_between_the_parses_of_atis():
+    costs = [float(parsers.atis(share)) for share in (1.0, 0.9, 0.8, 0.7)]
+    assert costs[0] == 0 and abs(costs[2] - (costs[1] + costs[3]) / 2) < 0.11 and costs == sorted(costs, reverse=True)
+
+
 def test_parts_have_about_as_many_words_and_all_of_them():
     words = [["w"] * (1 + number % 7) for number in range(50)]
     parts = parsers.parts_of(words, 5)
