@@ -46,7 +46,7 @@ export CUDA
 help:
 	@echo "make install    install everything into $(VENV); all other targets do this first"
 	@echo "make demo       train the plain Transformer and PASCAL on a toy corpus (3 minutes on 2 cores)"
-	@echo "make test       run all tests, on all cores, with a part of each long matrix of cases (CASES=SEED: this part)"
+	@echo "make test       run the tests on all cores, a part of each long matrix and of slow tests of a kind (CASES=SEED: this)"
 	@echo "make test-all   the same with all cases and all recipes, as before a release (half an hour)"
 	@echo "make gpu-emulated  run those of them that use a GPU, or an emulated one"
 	@echo "make recipes    run all recipes of the papers' tables, reduced to seconds (ten minutes of a core)"
@@ -88,7 +88,7 @@ gpu-emulated: $(VENV)/.package
 	$(ON_GPU)
 
 recipes: $(VENV)/.package
-	EVERY_RECIPE=1 $(PYTEST) tests/lab/test_paper_smoke.py
+	EVERY_RECIPE=1 $(PYTEST) --cases all tests/lab/test_paper_smoke.py
 
 test-fast: $(VENV)/.package
 	$(PYTEST) -m "not slow and not gpu"

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matrix_part import in_a_process
 
 import fairseq_syntax
 from fairseq_syntax.cli import main
@@ -41,7 +42,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-c", SCRIPT, *arguments)
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_help_waits_for_nothing(name):
@@ -50,6 +51,7 @@ def test_help_waits_for_nothing(name):
     assert done.stderr == "[]\n"
 
 
+@in_a_process
 @pytest.mark.slow
 def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
     (tmp_path / "a").write_text("one line\n")
@@ -85,6 +87,7 @@ def test_a_training_in_the_same_process_keeps_its_log(tmp_path, capsys):
     assert log.level == level
 
 
+@in_a_process
 @pytest.mark.slow
 def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
     for name in ("model.pt", "text"):

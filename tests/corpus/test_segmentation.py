@@ -103,6 +103,7 @@ LINES = st.lists(CHARACTERS, max_size=30).map("".join)
 WORDS = st.lists(LINES.filter(lambda word: word.split()), max_size=8)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=250)
 @given(text=LINES)
@@ -118,6 +119,7 @@ def test_decoding_gives_the_text_back(segmenters, name, text):
     assert not segmenter.altered
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=250)

@@ -43,6 +43,7 @@ def content(data: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in data.iterdir() if p.suffix in (".bin", ".idx", ".txt", ".json", ".arrow")}
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("joined", [False, True])
 def test_killed_after_any_file_and_given_again(segmented, tmp_path, monkeypatch, joined):

@@ -3,6 +3,9 @@
 ``@pytest.mark.matrix`` is for a test whose parameters make a long matrix: a run takes as few of its cases as have each
 value of each parameter, so that each system and each option is tried in every run, and which are tried together
 rotates. ``@pytest.mark.matrix(n)`` takes n of the cases, which have as many of the values as n can have.
+
+``@pytest.mark.matrix(n, of="a kind")`` is for slow tests of one kind: they are a matrix together, whose cases are the
+tests, and a run takes n of them, of as many functions as n can have.
 """
 
 from __future__ import annotations
@@ -63,16 +66,26 @@ def _left_out(items, seed: str) -> set[pytest.Item]:
     """The cases of matrices that this run does not try."""
     matrices: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("matrix"):
-            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if marker := item.get_closest_marker("matrix"):
+            matrices.setdefault(marker.kwargs.get("of", _function(item)), []).append(item)
     left_out: set[pytest.Item] = set()
     for name, cases in matrices.items():
-        number = cases[0].get_closest_marker("matrix").args
-        tried = part([case.callspec.params for case in cases], f"{seed} {name}", *number)
-        left_out |= set(cases) - {cases[i] for i in tried}
+        marker = cases[0].get_closest_marker("matrix")
+        together = "of" in marker.kwargs
+        values = [{"test": _function(case)} if together else case.callspec.params for case in cases]
+        left_out |= set(cases) - {cases[i] for i in part(values, f"{seed} {name}", *marker.args)}
     return left_out
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_terminal_summary(terminalreporter, config):
     if config.option.cases != "all":
         terminalreporter.write_line(f"of each matrix a part: again with --cases {config.option.cases}, or --cases all")
+
+
+# Kinds with tests in several modules.
+in_a_process = pytest.mark.matrix(3, of="imports in a process of their own")
+in_processes = pytest.mark.matrix(1, of="trainings in processes of their own")

@@ -28,6 +28,7 @@ from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, ev
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
 from fairseq_syntax.lab.scoring.tables import Table
 
+beside_libraries = pytest.mark.matrix(2, of="scores beside those of libraries")
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
 WORDS = TEXT.split()
 
@@ -70,6 +71,7 @@ def _sacrebleu(*argv) -> str:
     return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
+@beside_libraries
 @pytest.mark.slow
 def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, report):
     printed = json.loads(_sacrebleu(files / "ref", "-i", files / "a", "-m", "bleu", "chrf", "ter", "-w", "6"))
@@ -81,6 +83,7 @@ def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, rep
     assert report["systems"][0]["length"] == pytest.approx(100 * float(ratio), abs=0.06)
 
 
+@beside_libraries
 @pytest.mark.slow
 def test_randomization_is_that_of_sacrebleus_command(files, report):
     # as LaTeX, because its JSON fails on TER's float32
@@ -95,6 +98,7 @@ def test_randomization_is_that_of_sacrebleus_command(files, report):
         assert f"{actual['p']:.4f}" == p
 
 
+@beside_libraries
 @pytest.mark.slow
 def test_sentence_scores_and_their_tests_are_those_of_the_libraries(files, report):
     refs, a, b = (read_text(files / name) for name in ("ref", "a", "b"))
@@ -176,6 +180,7 @@ def test_bleu_of_characters_is_sacrebleus_and_sees_no_spaces():
     assert "tok:char" in scorer.signature
 
 
+@beside_libraries
 @pytest.mark.slow
 def test_bleu_by_length_scores_each_interval_as_a_file_of_its_own(files, report):
     refs, a = read_text(files / "ref"), read_text(files / "a")

@@ -32,6 +32,7 @@ from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
 from fairseq_syntax.use.pages.page import page
 
+in_a_browser = pytest.mark.matrix(4, of="pages in a browser")
 # ------------------------------------------------------------------------------------------------------- attention
 
 ARCHITECTURES = ["syntax_transformer", "pascal_transformer", "lisa_transformer", "supervised_head_transformer"]
@@ -302,6 +303,7 @@ def test_an_arc_is_above_what_it_covers():
                     assert la > lb
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("lang, exhibit", EXHIBITS)
 def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwarn):
@@ -387,6 +389,7 @@ def _open(browser, tmp_path, exhibits, src="en", at=""):
 TEXT = "document.body.innerText"
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_a_person_can_step_through_the_page(browser, tmp_path):
     english = EXHIBITS[0][1]
@@ -462,6 +465,7 @@ def _byte(exhibit, head, row, column) -> float:
     return round(float(exhibit.outputs["PASCAL"].attention["encoder"][0][head, row, column]) * 255) / 255
 
 
+@in_a_browser
 @pytest.mark.slow
 @pytest.mark.parametrize("lang, exhibit", EXHIBITS[1:])
 def test_every_script_has_its_letters(browser, tmp_path, lang, exhibit):
@@ -482,6 +486,7 @@ def test_every_script_has_its_letters(browser, tmp_path, lang, exhibit):
     assert browser.errors == []
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_a_page_knows_how_its_languages_are_written(browser, tmp_path):
     _open(browser, tmp_path, [_exhibit(1, "a b c", ["a", "b", "c"], [1, 1, 1])], src="ug-CN")
@@ -491,6 +496,7 @@ def test_a_page_knows_how_its_languages_are_written(browser, tmp_path):
     assert browser.run("unitsOf('two words', 'de').length") == 2 and not browser.run("rightToLeft('de')")
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     _open(browser, tmp_path, [_exhibit(1, "a b", ["a", "b"], [1, 1], systems=["PASCAL"])])
@@ -501,6 +507,7 @@ def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     assert browser.errors == []
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_long_words_fit_a_phone(browser, tmp_path):
     word = "Donaudampfschifffahrtsgesellschaftskapitänsmütze"
@@ -513,6 +520,7 @@ def test_long_words_fit_a_phone(browser, tmp_path):
         browser.send("Emulation.setDeviceMetricsOverride", width=1400, mobile=False, **size)
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_the_page_names_what_the_decoder_has_read(browser, tmp_path):
     _open(browser, tmp_path, [_with_decoder()])
@@ -525,6 +533,7 @@ def test_the_page_names_what_the_decoder_has_read(browser, tmp_path):
     assert browser.run(names.format("row")) == browser.run(names.format("column")) == "</s> the cat"
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_the_focus_stays_where_a_head_was_chosen(browser, tmp_path):
     other = _exhibit(9, "Dogs bark.", ["Dogs", "bark", "."], [1, 1, 1], text="dogs bark")
@@ -543,6 +552,7 @@ def test_the_focus_stays_where_a_head_was_chosen(browser, tmp_path):
     assert browser.errors == []
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_the_attention_of_a_long_text_has_a_strongest_colour(browser, tmp_path):
     """A function takes about a hundred thousand arguments: the weights of 350 pieces are more."""
@@ -551,6 +561,7 @@ def test_the_attention_of_a_long_text_has_a_strongest_colour(browser, tmp_path):
     assert [browser.run(f"largest({layer}, {head}, 'map')") for head in (0, 1)] == [64 / 255, 204 / 255]
 
 
+@in_a_browser
 @pytest.mark.slow
 def test_a_page_without_parse_or_attention_shows_its_texts(browser, tmp_path):
     bare = Exhibit(1, "a b", "", ["a", "b"], [], [1, 1], ["a", "b", "</s>"], outputs={"x": Output("c d")})

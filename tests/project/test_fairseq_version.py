@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from matrix_part import in_a_process
 
 from fairseq_syntax import compat
 from fairseq_syntax.compat import fairseq_version
@@ -90,6 +91,7 @@ def test_the_page_says_what_each_distribution_of_the_base_is_for():
     assert len(names) > 10 and listed - {"distribution"} == set(names)
 
 
+@in_a_process
 @pytest.mark.slow
 def test_a_package_that_is_imported_first_is_registered_with_a_command_of_fairseq():
     """fairseq takes its ``--user-dir`` as loaded then, and would not know ``--task``."""

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from matrix_part import in_a_process
 
 import fairseq_syntax
 
@@ -175,11 +176,13 @@ def plugin() -> set[str]:
     )
 
 
+@in_a_process
 @pytest.mark.slow
 def test_importing_the_package_only_defines():
     assert loaded_by("import fairseq_syntax") == set()
 
 
+@in_a_process
 @pytest.mark.slow
 def test_a_notebook_keeps_its_logging():
     """Importing fairseq's speech tasks would send everything that fairseq logs to the cell's output."""
@@ -190,6 +193,7 @@ def test_a_notebook_keeps_its_logging():
     )
 
 
+@in_a_process
 @pytest.mark.slow
 def test_user_dir_loads_the_plugin_alone(plugin):
     """Parsers, alignment and everything above the plugin wait until they are used."""
@@ -198,6 +202,7 @@ def test_user_dir_loads_the_plugin_alone(plugin):
     assert not [m for m in plugin if m.startswith(later)]
 
 
+@in_a_process
 @pytest.mark.slow
 def test_what_registration_reaches_is_small(plugin):
     files = [ROOT / m.replace(".", "/") for m in plugin]

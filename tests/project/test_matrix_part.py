@@ -35,10 +35,11 @@ def test_a_number_of_cases():
     assert set(part(CASES, "0")) < set(part(CASES, "0", 9)), "those that have every value, and others"
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options, tried",
-    [("-n 2", 7 + 2 + 1), ("-p no:xdist --cases 1", 7 + 2 + 1), ("-p no:xdist --cases all", 21 + 9 + 1)],
+    [("-n 2", 7 + 2 + 1 + 2), ("-p no:xdist --cases 1", 7 + 2 + 1 + 2), ("-p no:xdist --cases all", 21 + 9 + 1 + 5)],
 )
 def test_all_processes_try_the_same_part(tmp_path, options, tried):
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["matrix: of many cases"]\n')
@@ -55,6 +56,13 @@ def test_all_processes_try_the_same_part(tmp_path, options, tried):
         "@pytest.mark.parametrize('number', range(9))\n"
         "def test_two(number): pass\n"
         "def test_three(): pass\n"
+        "@pytest.mark.matrix(2, of='a kind')\n"
+        "@pytest.mark.parametrize('number', range(3))\n"
+        "def test_four(number): pass\n"
+        "@pytest.mark.matrix(2, of='a kind')\n"
+        "def test_five(): pass\n"
+        "@pytest.mark.matrix(2, of='a kind')\n"
+        "def test_six(): pass\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(Path(matrix_part.__file__).parent)

@@ -27,6 +27,7 @@ from fairseq_syntax import Translator
 from fairseq_syntax.cli.command import commands
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu
 
+in_commands = pytest.mark.matrix(2, of="commands that load a plugin")
 PLUGIN = "tree_alibi"
 LOADED = f"--user-dir {PLUGIN}"
 SIZES = {name: value for name, value in toy_data.MODEL.items() if name != "--arch"}
@@ -124,7 +125,7 @@ def test_every_command_that_takes_a_model_takes_plugins():
         assert has_option == (builds or name in ("run", "init")), name
 
 
-@pytest.mark.matrix(2)
+@in_commands
 @pytest.mark.slow
 @pytest.mark.parametrize("name", USES)
 def test_commands_load_its_models(shell, request, name):
@@ -155,6 +156,7 @@ def translations(shell, model) -> dict[str, str]:
         return {format_conllu(line): str(translator.translate(line)) for line in lines if len(line.sentences) == 1}
 
 
+@in_commands
 @pytest.mark.slow
 def test_its_models_are_served(shell, model, translations):
     line = f"fairseq-syntax serve own={model} --port 0 --device cpu --parser none"
@@ -177,6 +179,7 @@ def test_its_models_are_served(shell, model, translations):
     assert len(translations) > 3 and len(set(translations.values())) > 1
 
 
+@in_commands
 @pytest.mark.slow
 def test_an_installed_plugin_needs_no_option(shell, model):
     """By its entry point, in a process of its own, whose path has what pip writes."""
@@ -193,6 +196,7 @@ def test_an_installed_plugin_needs_no_option(shell, model):
     assert (shell.folder / "installed.de").read_text("utf-8").count("\n") == toy_data.SIZES["test"]
 
 
+@in_commands
 @pytest.mark.slow
 def test_a_notebook_loads_its_models(shell, model, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
@@ -208,6 +212,7 @@ def test_a_notebook_loads_its_models(shell, model, monkeypatch):
     assert "user_dir" in refused and PLUGIN in shown and "text/html" in translated
 
 
+@in_commands
 @pytest.mark.slow
 def test_fairseqs_commands_and_python_load_its_models(shell, model):
     """By the variable that names plugins, beside this package's own --user-dir; and by an argument."""
@@ -245,6 +250,7 @@ def recorded(checkpoint: Path) -> list[str]:
     return [one["name"] for one in torch.load(checkpoint, weights_only=True)["extra_state"]["plugins"]]
 
 
+@in_commands
 @pytest.mark.slow
 def test_the_recipe_runs_elsewhere_and_what_is_plain_at_inference_is_exported(shell, recipe):
     """A part of its systems, as anyone would begin."""
@@ -261,6 +267,7 @@ def test_the_recipe_runs_elsewhere_and_what_is_plain_at_inference_is_exported(sh
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@in_commands
 @pytest.mark.slow
 def test_its_recipe_runs_on_a_cluster(shell, recipe):
     """One more system: parsed, trained and translated by Ray's workers."""

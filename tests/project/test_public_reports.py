@@ -21,6 +21,8 @@ from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.translator import Translator
 
+reported = pytest.mark.matrix(2, of="reports about fairseq")
+
 
 def test_a_checkpoint_that_is_saved_at_the_second_attempt_can_be_read(tmp_path, monkeypatch):
     """fairseq writes it after what there is of the first attempt, and says that it is saved."""
@@ -76,6 +78,7 @@ def test_null_and_zero_width_characters_come_back(tmp_path):
     assert segmenter.decode(segmenter.encode_text(text)) == text
 
 
+@reported
 @pytest.mark.slow
 def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     """As in a sweep of fairseq-hydra-train: the second run is worse than the first."""
@@ -85,6 +88,7 @@ def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     assert last["extra_state"]["train_iterator"]["epoch"] == 3, "--patience counts from the run's own scores"
 
 
+@reported
 @pytest.mark.slow
 def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_path):
     """fairseq only logs it; a name alone is not looked for in the save directory."""
@@ -99,6 +103,7 @@ def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_p
     toy_data.train(toy.data, tmp_path / "a", "--continue-once", tmp_path / "none.pt", max_epoch=2)  # which has begun
 
 
+@reported
 @pytest.mark.slow
 def test_a_prefix_of_an_empty_reference_forces_nothing(toy, tmp_path):
     """fairseq's search waits for more hypotheses than the one that may end at once, and fails."""
@@ -112,6 +117,7 @@ def test_a_prefix_of_an_empty_reference_forces_nothing(toy, tmp_path):
         assert rows[f"H-{number}"][:2] == rows[f"T-{number}"][:2] or not rows[f"T-{number}"]
 
 
+@reported
 @pytest.mark.slow
 def test_a_compiled_model_translates_the_same(toy, trained):
     """In batches of other lengths than the first, where a graph may be of one length."""

@@ -38,6 +38,8 @@ from fairseq_syntax.lab.recipes.stages import Free, Stage, StageCommand, states
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record, start_of_stage
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
+run_here = pytest.mark.matrix(4, of="recipes that run")
+killed = pytest.mark.matrix(1, of="recipes that are killed")
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
 RECIPE = f"""
@@ -148,6 +150,7 @@ def test_how_much_of_a_training_is_over(recipe, tmp_path):
         assert training_share(log, stage) == share
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("options", "jobs"),
     [([], 6), (["--set", "threads=4"], 1), (["--workers", "2"], 2), (["--set", "device=cuda"], 1)],
@@ -162,6 +165,7 @@ def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs
     assert seen == [jobs]
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("options", [["--output", "{}"], ["--set", "folder={}"]])
 def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, options):
     """It would train in the same folders, and so remove the checkpoints."""
@@ -208,6 +212,7 @@ def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
     assert sorted(path.name for path in recipe.parent.iterdir()) == ["corpus", "r.yaml", "runs"]
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
 def test_on_a_cluster_a_training_gets_the_gpu_of_its_recipe(recipe, monkeypatch, device, gpus):
     asked = []
@@ -229,6 +234,7 @@ def test_programs_on_one_machine_share_its_gpus(visible, count, shares):
     assert shares_of_gpus(count, visible) == shares
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize(
     ("options", "gpus"), [([], ["a", "b"]), (["--set", "env={CUDA_VISIBLE_DEVICES: 'c,d'}"], ["c", "d"])]
 )
@@ -250,6 +256,7 @@ def test_stages_that_run_at_the_same_time_use_different_gpus(recipe, tmp_path, m
     assert sorted(used[:2]) == gpus and used[2] in gpus
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe, first_run):
@@ -272,6 +279,7 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe, fir
     assert len(run(recipe, **{"env.X": "1"})[1]) == len(made), "the environment may change anything"
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_what_is_damaged_or_not_what_was_made_is_made_anew(recipe):
@@ -307,6 +315,7 @@ def test_what_is_damaged_or_not_what_was_made_is_made_anew(recipe):
 LOG = "{time} | epoch 001 | valid on 'valid' subset | loss 3 | ppl 8 | num_updates 20\n"
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_figures_of_another_log_are_not_reported(recipe, caplog):
@@ -359,6 +368,7 @@ def test_a_log_that_was_swapped_while_a_training_was_interrupted_is_not_its_own(
     assert stage(7).is_done() and stage(7).log_is_its_own() == (swapped == "none")
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_another_text_with_the_same_words_for_training_costs_no_training(recipe):
@@ -370,6 +380,7 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
     assert not any(name.startswith(("train", "filter", "parse train")) for name in made)
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(recipe):
@@ -396,6 +407,7 @@ def test_kept_translations_are_scored_and_not_those_that_another_recipe_left(rec
 OTHER = {"systems.other.train.lr": "0.2"}
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(recipe):
@@ -415,6 +427,7 @@ def test_results_of_earlier_settings_are_not_reported_as_those_of_the_recipe(rec
     assert len(Work(Plan(load_recipe(recipe), recipe)).finished()) == 4
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_kept_translations_replace_those_of_other_settings(recipe, capsys):
@@ -502,6 +515,7 @@ def test_kept_results_are_not_those_of_other_text(recipe, capsys):
     assert known() == (4, 1)
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_the_page_of_kept_results_shows_no_others(recipe):
@@ -568,6 +582,7 @@ def test_kept_scores_are_those_against_the_baseline_of_the_variant(recipe):
         assert [str(table) for table in work.results().reports] == tables and len(work.kept_runs) == 4
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_a_report_is_written_although_a_value_is_missing(recipe, capsys):
@@ -586,6 +601,7 @@ def test_a_report_is_written_although_a_value_is_missing(recipe, capsys):
     assert "| base | 7.00 |" in report.partition("## Measured beside")[2], report
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_at_once")
 def test_a_folder_with_a_space(recipe, tmp_path):
@@ -615,6 +631,7 @@ def test_an_interruption_does_not_wait_for_another_process(tmp_path):
     held.release()
 
 
+@run_here
 @pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
@@ -673,11 +690,13 @@ def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
     assert scores(folder) == table
 
 
+@killed
 @pytest.mark.slow
 def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
     check_kills(recipe, 20, models=4, python=quick)
 
 
+@killed
 @pytest.mark.slow
 def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
     """With fairseq itself, and an average: three kills and one seed; as many as ``KILLS`` says, with both seeds."""
@@ -719,6 +738,7 @@ def test_a_change_in_a_linked_folder_of_the_corpus(tmp_path):
     assert stage.step().made_from != before
 
 
+@run_here
 def test_a_reader_that_writes_next_to_the_corpus(recipe, tmp_path, started_at_once):
     """Its files make neither the corpus another one nor the runs unfinished, nor do those of another language."""
     (tmp_path / "reader.py").write_text(READER)

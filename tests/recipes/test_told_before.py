@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from data_errors import run
+from matrix_part import in_a_process
 
 from fairseq_syntax import cli
 from fairseq_syntax.cli.command import check_line
@@ -131,22 +132,32 @@ def first_problem(path: Path) -> SyntaxDataError:
         return error
 
 
-@pytest.mark.parametrize("kind", [OF_THE_FILE, OF_SUBCOMMANDS, OF_FAIRSEQ], ids=["file", "subcommands", "fairseq"])
+def check_told(wrong, monkeypatch, before, after, place, meant):
+    if meant == "xx":  # a language that the identifier does not know
+        path = wrong(("target: de", "target: xx"), (before, after))
+        for split in ("train", "valid", "test"):
+            (path.parent / "corpus" / f"{split}.xx").write_text("a b\n" * 20)
+    else:
+        path = wrong((before, after))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for `device`
+    error = first_problem(path)
+    assert meant in str(error), (after, error)
+    if place.startswith("/"):
+        assert error.path == path.parent / place[1:], (after, error)
+    else:
+        assert error.path == path and place in path.read_text().split("\n")[error.line - 1], (after, error)
+
+
+@pytest.mark.parametrize("kind", [OF_THE_FILE, OF_SUBCOMMANDS], ids=["file", "subcommands"])
 def test_a_wrong_recipe_is_told_with_its_line(wrong, monkeypatch, kind):
-    for before, after, place, meant in kind:
-        if meant == "xx":  # a language that the identifier does not know
-            path = wrong(("target: de", "target: xx"), (before, after))
-            for split in ("train", "valid", "test"):
-                (path.parent / "corpus" / f"{split}.xx").write_text("a b\n" * 20)
-        else:
-            path = wrong((before, after))
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for `device`
-        error = first_problem(path)
-        assert meant in str(error), (after, error)
-        if place.startswith("/"):
-            assert error.path == path.parent / place[1:], (after, error)
-        else:
-            assert error.path == path and place in path.read_text().split("\n")[error.line - 1], (after, error)
+    for row in kind:
+        check_told(wrong, monkeypatch, *row)
+
+
+@pytest.mark.matrix(9)
+@pytest.mark.parametrize("row", OF_FAIRSEQ, ids=lambda row: row[1].split("\n")[-1].strip())
+def test_a_wrong_option_of_fairseq_is_told_with_its_line(wrong, monkeypatch, row):
+    check_told(wrong, monkeypatch, *row)
 
 
 def test_all_problems_are_told_at_once_and_nothing_is_started(wrong, capsys):
@@ -157,6 +168,7 @@ def test_all_problems_are_told_at_once_and_nothing_is_started(wrong, capsys):
         assert all(word in said.err for word in ("tset.en", "tset.de", "0,004", "13b"))
 
 
+@in_a_process
 @pytest.mark.slow
 def test_importing_the_checks_does_not_import_fairseq():
     """It would print fairseq's notices of packages that are not installed."""

@@ -64,7 +64,7 @@ def controls(raw: Path, out: Path) -> None:
     run("control", "linear", "--input", raw / "train.en.conllu", "--output", out / "linear.conllu")
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [segment, segment_text, multitask, filtered, controls], ids=lambda step: step.__name__)
 def test_killed_around_any_commit(raw, tmp_path, monkeypatch, step):

@@ -31,6 +31,7 @@ from fairseq_syntax.runtime.files import check_shared
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 from fairseq_syntax.runtime.workers import in_workers
 
+on_the_cluster = pytest.mark.matrix(3, of="work on a cluster")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
@@ -146,6 +147,7 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_a_cluster_that_is_started_here_is_on_the_loopback_interface(tmp_path):
     """In a process of its own, where nothing is set that Ray reads when it is imported."""
@@ -190,6 +192,7 @@ def until(condition, seconds: float = 300) -> None:
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
     taken = []
@@ -211,6 +214,7 @@ def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_no_thread_asks_ray_for_results_after_its_shutdown(nodes, tmp_path):
     """It would read freed memory: the process crashed a second later."""
@@ -230,6 +234,7 @@ def test_no_thread_asks_ray_for_results_after_its_shutdown(nodes, tmp_path):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_a_task_that_ray_does_not_cancel_is_given_up(nodes, tmp_path, monkeypatch):
     """Ray ignores the cancellation of a task that it is just assigning to a worker."""
@@ -260,6 +265,7 @@ def test_a_task_that_ray_does_not_cancel_is_given_up(nodes, tmp_path, monkeypatc
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_work_that_waits_for_workers_says_so_once(nodes, tmp_path, monkeypatch, caplog):
     def hold(path: str) -> None:
@@ -292,6 +298,7 @@ def test_work_that_waits_for_workers_says_so_once(nodes, tmp_path, monkeypatch, 
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_a_worker_that_fits_no_node_is_told(nodes, monkeypatch, caplog):
     """Not if it fits all nodes together."""
@@ -301,6 +308,7 @@ def test_a_worker_that_fits_no_node_is_told(nodes, monkeypatch, caplog):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path):
     text = tmp_path / "text"
@@ -325,6 +333,7 @@ def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_a_part_that_kills_its_workers_ends_the_run(nodes, tmp_path, capsys):
     text = tmp_path / "text"
@@ -340,6 +349,7 @@ def test_a_part_that_kills_its_workers_ends_the_run(nodes, tmp_path, capsys):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_pieces_are_made_on_the_cluster(nodes, tmp_path):
     text = tmp_path / "train.xx"
@@ -353,6 +363,7 @@ def test_pieces_are_made_on_the_cluster(nodes, tmp_path):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
     data, texts = tmp_path / "data", str(toy.segmented / "train")
@@ -369,6 +380,7 @@ def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
 
 
 @needs_ray
+@on_the_cluster
 @pytest.mark.slow
 def test_the_stages_of_a_recipe_run_on_the_cluster(nodes, tmp_path):
     def stage(name, text, *reads):

@@ -101,7 +101,7 @@ def may_meet(pair, by_itself) -> bool:
     return True
 
 
-@pytest.mark.matrix(60)
+@pytest.mark.matrix(30)
 @pytest.mark.parametrize("first, second", [*itertools.permutations(sorted(ENCODER_SYSTEMS), 2)])
 def test_any_two_systems_work_together_or_are_refused(first, second, by_itself, two_groups):
     """In one model, as they are by default; whatever else is in the batch."""

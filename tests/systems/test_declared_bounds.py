@@ -98,7 +98,7 @@ def outside(field) -> list:
     return [x for x in (*near, *far) if not (bounds.low <= x <= (math.inf if bounds.high is None else bounds.high))]
 
 
-@pytest.mark.matrix(24)
+@pytest.mark.matrix(12)
 @pytest.mark.slow
 @each_option
 def test_an_update_with_any_value_that_is_allowed_has_a_finite_loss(system, field):
@@ -121,7 +121,7 @@ def test_an_update_with_any_value_that_is_allowed_has_a_finite_loss(system, fiel
             assert math.isfinite(halved.item()), f"{value} in half precision"
 
 
-@pytest.mark.matrix(24)
+@pytest.mark.matrix(12)
 @each_option
 def test_any_other_value_is_refused_by_name(system, field):
     for value in outside(field):

@@ -18,6 +18,7 @@ from fairseq_syntax.compat import checkpoints
 from fairseq_syntax.runtime import jobs
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
+after_a_stop = pytest.mark.matrix(2, of="trainings that go on")
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
 LABELS = {"arch": "sennrich_haddow_transformer", "label_features": "deprel:4", **SHORT}
 
@@ -34,6 +35,7 @@ def of_labels(toy, tmp_path_factory):
     return save
 
 
+@after_a_stop
 @pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_labels(toy, of_labels, tmp_path):
     """As many labels, two of which have changed places: nothing else would see it."""
@@ -78,6 +80,7 @@ def test_a_training_that_is_done_is_trained_no_further(toy, tmp_path, limit):
     assert more["optimizer_history"][-1]["num_updates"] == 2
 
 
+@after_a_stop
 @pytest.mark.slow
 def test_patience_counts_what_was_before_an_interruption(toy, tmp_path):
     """No epoch is better than the first, as nothing is learned; --reset-meters begins to count anew."""
@@ -130,6 +133,7 @@ def test_a_run_does_not_go_on_from_a_part_of_a_checkpoint(toy, of_labels, tmp_pa
         toy_data.train(toy.data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
+@after_a_stop
 @pytest.mark.slow
 @pytest.mark.parametrize("swapped", ["checkpoint_last.pt", "checkpoint_best.pt"])
 def test_a_recipes_training_does_not_go_on_with_the_checkpoint_of_another(toy, tmp_path, monkeypatch, swapped):
@@ -248,6 +252,7 @@ def test_other_options_of_a_system_are_reported(toy, caplog, trained, now, told)
     assert len(warnings) == (told is not None) and all(told in text for text in warnings)
 
 
+@after_a_stop
 @pytest.mark.slow
 def test_a_checkpoint_that_lacks_parameters_is_named(toy, tmp_path):
     plain, small = tmp_path / "plain", {"max_epoch": None, "max_update": 1, "encoder_layers": 1}

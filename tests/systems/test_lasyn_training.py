@@ -25,6 +25,7 @@ from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, is_within, neig
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 from fairseq_syntax.tasks.refusals import check_criterion
 
+from_data = pytest.mark.matrix(2, of="LaSyn from data to translations")
 TAGS = ["DET", "NOUN", "VERB"]
 
 # ---------------------------------------------------------------------------------------------- the criterion
@@ -253,6 +254,7 @@ def trained(data, tmp_path_factory):
     return directory / "checkpoint_last.pt", log
 
 
+@from_data
 @pytest.mark.slow
 def test_k_updates_per_group_of_batches(trained):
     """40 sentences in batches of 8, two batches an update: 3 groups, each visited 3 times, six epochs."""
@@ -264,6 +266,7 @@ def test_k_updates_per_group_of_batches(trained):
     assert re.search(r"valid .* nll_loss [\d.]+ .* tag_loss [\d.]+ .* tag_accuracy [\d.]+ .* ppl [\d.]+", log)
 
 
+@from_data
 @pytest.mark.slow
 def test_validation_on_the_training_data_sees_each_sentence_once(data, trained):
     """Neither K times nor with the empty batches that fill an update up."""
@@ -274,6 +277,7 @@ def test_validation_on_the_training_data_sees_each_sentence_once(data, trained):
     assert re.search(r"valid on 'train' subset .*\| bsz 40$", log.getvalue(), re.MULTILINE)
 
 
+@from_data
 @pytest.mark.slow
 def test_resume_equals_training_in_one_go(data, tmp_path):
     options = ["--em-steps", "2", "--tag-weight", "0.5"]
@@ -291,6 +295,7 @@ def lines_of(output, letter):
     return {int(i): row.split("\t") for i, row in actual}
 
 
+@from_data
 @pytest.mark.slow
 def test_generate_and_interactive(data, trained, tmp_path):
     path = ["--path", trained[0], "--cpu", "--beam", "2", "--print-tags", "--batch-size", "4"]
@@ -349,6 +354,7 @@ def test_diversify_writes_its_texts_as_translations_are_written():
     assert Diversifier.text(SimpleNamespace(task=task), tokens) == "我喜欢它。"
 
 
+@from_data
 @pytest.mark.slow
 def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     from fairseq_syntax.cli import main

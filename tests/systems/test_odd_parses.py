@@ -55,6 +55,7 @@ def inputs(system: str, lines: list[Line], left: bool) -> dict:
     return result
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("system", [*TRANSFORMERS, *LSTMS])
 def test_odd_parses_in_any_batch_in_half_precision_and_in_search(system):
     model, lines = build(system), list(ODD.values())

@@ -15,6 +15,7 @@ from toy_data import fairseq
 
 from fairseq_syntax.errors import SyntaxDataError
 
+in_training = pytest.mark.matrix(3, of="options of training and search")
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--max-tokens", 400, "--num-workers", 0]
 
 
@@ -72,6 +73,7 @@ def interactive(data, model, lines, *more) -> str:
     return fairseq("interactive", data, *arguments, "--max-len-b", 4)
 
 
+@in_training
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["words", "sentencepiece"])
 def test_unknown_words_are_copied_from_the_source(tmp_path, kind):
@@ -131,6 +133,7 @@ def test_interactive_reads_compressed_text_and_text_that_is_no_utf8_is_named(toy
     assert len(generated(fairseq("interactive", toy.data, *plain))) == 1
 
 
+@in_training
 @pytest.mark.slow
 def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_path):
     rows = [f"{line.split()[0]} {' '.join(['0.25'] * 16)}\n" for line in (toy.data / "dict.en.txt").open()]
@@ -146,6 +149,7 @@ def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_p
     assert error.value.line == 2
 
 
+@in_training
 @pytest.mark.slow
 def test_languages_with_a_hyphen(toy, tmp_path):
     for path in toy.segmented.iterdir():
@@ -159,6 +163,7 @@ def test_languages_with_a_hyphen(toy, tmp_path):
     assert (tmp_path / "model/checkpoint_last.pt").exists()
 
 
+@in_training
 @pytest.mark.slow
 def test_bleu_of_nothing_is_0(toy, tmp_path):
     bleu = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
@@ -183,6 +188,7 @@ def test_what_does_not_fit_is_named(toy, trained, tmp_path):
             toy_data.train(toy.data, tmp_path / "c", option, '{"name": "linformer"}')
 
 
+@in_training
 @pytest.mark.slow
 def test_resumed_in_mid_epoch_with_smaller_batches(toy, tmp_path, monkeypatch):
     """Every sentence of the epoch is trained on once, before or after."""

@@ -12,6 +12,7 @@ from fairseq.dataclass import utils
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from matrix_part import in_processes
 from torch import distributed
 
 from fairseq_syntax.compat.processes import _start_processes
@@ -55,7 +56,7 @@ def bench(tmp_path_factory):
     made.pair.close()
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("row, way", CELLS, ids=lambda x: x.strip("`"))
 def test_a_cell_works(bench, row, way):
@@ -144,6 +145,7 @@ def test_the_processes_of_a_restart_do_not_find_those_before(monkeypatch):
     assert not _start_processes(given) and given.distributed_init_method == "env://"
 
 
+@in_processes
 @pytest.mark.slow
 def test_fairseq_starts_two_processes_itself(bench, tmp_path):
     ways.started(bench, "pascal", tmp_path)

@@ -152,6 +152,7 @@ def test_a_model_is_built_in_a_folder_that_another_process_trains_in(toy, tmp_pa
     assert toy_data.train(toy.data, folder, max_epoch=1)
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("what", ["data", "models"])
 def test_a_trial_of_damaged_folders(tmp_path, what):
     """``tools/damage.py`` with few of them: nothing passes in silence, or as a raw traceback."""

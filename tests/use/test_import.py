@@ -82,7 +82,7 @@ def sentences(pretrained, most: int, count: int = COUNT) -> list[list[int]]:
     return [torch.randint(4, last, (n,), generator=generator).tolist() for n in lengths]
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @families
 def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family):
     translator, pretrained = Translator.load(imported / family, device="cpu"), described(theirs, family)
@@ -96,7 +96,7 @@ def test_states_and_probabilities_are_those_of_transformers(theirs, imported, fa
     assert result.states < 1e-5 and result.log_probabilities < 2e-5
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(3)
 @families
 def test_beams_are_those_of_generate(theirs, imported, family):
     pretrained, model = described(theirs, family), model_of(theirs / family)
@@ -130,7 +130,7 @@ def test_beams_are_those_of_generate(theirs, imported, family):
     assert len(translations) > 3 and len({len(row) for row in translations}) > 1
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @families
 def test_text_is_translated_as_by_transformers(theirs, imported, family):
     lines = tiny_pretrained.text()[:20]
@@ -148,6 +148,7 @@ def test_text_is_translated_as_by_transformers(theirs, imported, family):
     assert [" ".join(one.text.split()) for one in translator.translate(lines)] == expected
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("family", ["marian", "separate", "tags"])
 def test_there_and_back(theirs, imported, tmp_path, family):
     from safetensors.torch import load_file
@@ -163,6 +164,7 @@ def test_there_and_back(theirs, imported, tmp_path, family):
         export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
+@pytest.mark.matrix(3)
 @families
 def test_ctranslate2_translates_as_the_checkpoint(imported, tmp_path, family):
     """Language tokens included: they cost nothing, are in no limit of length, and no word is aligned with them."""
@@ -251,7 +253,7 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system):
     """The parameters that the two have in common are the imported ones until the first update."""
@@ -277,6 +279,7 @@ def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system)
     )
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("system", ["", "supervised_heads", "pascal"])
 def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     """Trained on the words of a parse, a model that needs none translates text as before, and so do its exports."""
@@ -306,6 +309,7 @@ def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     assert one == other == tokenizer.batch_decode(out, skip_special_tokens=True) and len(set(one)) > 3
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart"])
 def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_them(imported, family):
     """Same translations and scores, with shared parameters, also as it is served; the translator itself stays."""
@@ -332,6 +336,7 @@ def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_the
     assert found(own) == before
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("family", ["tags", "m2m100", "legacy", "mbart"])
 def test_language_tokens_stay_out_of_all_commands(imported, tmp_path, family):
     """fairseq's own commands and ours: no token is in an output, a prefix, a constraint, a tree or an alignment."""
@@ -465,6 +470,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_cannot_be_imported_says_why(theirs, tmp_path, monkeypatch, what):
     """Nothing is written, and no code of the folder runs."""
@@ -510,6 +516,7 @@ OF_ALL = {name: BROKEN[name] for name in BROKEN if "vocabulary" not in name and 
 }  # fmt: skip
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("family", ["separate", "tags", "m2m100", "nllb", "mbart", "mbart50", "fsmt"])
 def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
     monkeypatch.chdir(tmp_path)
@@ -526,6 +533,7 @@ def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
     assert {path.name for path in tmp_path.iterdir()} <= {"out.export.lock"}
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("moment", ["write_checkpoint", "_compared", "_readme"])
 def test_a_killed_import_is_made_again(theirs, tmp_path, moment):
     if (child := os.fork()) == 0:

@@ -77,6 +77,7 @@ def theirs(exported):
     return lines, dict(zip(exported, json.loads(run.stdout), strict=True))
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_same_beams(data, exported, theirs, norm):
     checkpoint, (lines, beams) = exported[norm] / "checkpoint_last.pt", theirs
