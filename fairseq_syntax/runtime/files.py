@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
@@ -29,6 +30,8 @@ StrPath: TypeAlias = str | os.PathLike[str]
 # Names of the process's open streams, which are written to directly, wherever they are redirected.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<of_process>\d+)\Z")
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
+LONGEST_LINE = 1 << 28  # bytes
+_EXPANDED = "a compressed file may have a thousand times its size in text"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MAKE_ROOM = "make room, and run the command again"
 
@@ -45,7 +48,7 @@ def read_lines(path: StrPath) -> Iterator[str]:
 
 def read_stdin() -> Iterator[str]:
     """Yield the lines of standard input, as :func:`read_lines` does for a file."""
-    for number, raw in enumerate(_of_text(sys.stdin.buffer, "<stdin>"), start=1):
+    for number, raw in enumerate(_of_text(_bounded(sys.stdin.buffer, "<stdin>"), "<stdin>"), start=1):
         yield decode_line(raw, "<stdin>", number)
 
 
@@ -86,6 +89,15 @@ def without_mark(text: bytes) -> bytes:
     return text.removeprefix(codecs.BOM_UTF8)
 
 
+def _bounded(stream: IO[bytes], path: StrPath) -> Iterator[bytes]:
+    """The lines of a stream, none of which takes all memory."""
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
+        if len(line) > LONGEST_LINE:
+            message = f"a line of more than {LONGEST_LINE >> 20} MiB"
+            raise SyntaxDataError(message, path=path, line=number, hint=_EXPANDED)
+        yield line
+
+
 def _of_text(lines: Iterable[bytes], path: StrPath) -> Iterator[bytes]:
     """The lines of a text without its byte order mark, checked for NULs."""
     for number, line in enumerate(lines, start=1):
@@ -117,10 +129,9 @@ def _raw_lines(path: StrPath) -> Iterator[bytes]:
     """The lines of a file, plain or compressed by gzip, bzip2, xz or zstd."""
     try:
         with open(path, "rb") as file:
-            yield from _decompressed(path, file)
+            yield from _bounded(_decompressed(path, file), path)
     except MemoryError as error:
-        hint = "a compressed file may have a thousand times its size in text"
-        raise SyntaxDataError("a line does not fit into memory", path=path, hint=hint) from error
+        raise SyntaxDataError("a line does not fit into memory", path=path, hint=_EXPANDED) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         meant = instead(path) if isinstance(error, FileNotFoundError) else None
@@ -171,8 +182,8 @@ def plain_or_compressed(path: Path) -> Path:
     return packed[0]
 
 
-def _decompressed(path: StrPath, file: io.BufferedReader) -> Iterable[bytes]:
-    """The lines of an open file, decompressed according to its first bytes or else its name."""
+def _decompressed(path: StrPath, file: io.BufferedReader) -> IO[bytes]:
+    """An open file, decompressed according to its first bytes or else its name."""
     head = file.peek(10)
     ending = os.path.splitext(os.fspath(path))[1]
     kind = next((kind for kind, (magic, _) in COMPRESSED.items() if magic.match(head)), ending)
@@ -180,7 +191,7 @@ def _decompressed(path: StrPath, file: io.BufferedReader) -> Iterable[bytes]:
         return file
     if not head:  # gzip and Arrow would accept it as an empty archive
         raise EOFError("it was cut off: there is nothing in it")
-    return cast(Iterable[bytes], COMPRESSED[kind][1](file, "rb"))
+    return cast(IO[bytes], COMPRESSED[kind][1](file, "rb"))
 
 
 def read_json(path: StrPath) -> dict[str, Any]:

@@ -512,3 +512,17 @@ def test_a_line_larger_than_the_memory_is_an_error_of_its_file(tmp_path, monkeyp
     monkeypatch.setattr("fairseq_syntax.runtime.files._decompressed", too_large)
     with data_error(path=path):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz", "text.bz2", "text.xz", "text.zst"])
+def test_a_line_has_a_bound_in_every_format(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("fairseq_syntax.runtime.files.LONGEST_LINE", 9)
+    path = tmp_path / name
+    for lines, too_long in ((["abcdefgh", "b"], None), (["a", "abcdefghi", "b"], 2)):  # nine bytes with the line end
+        with atomic_open(path) as file:
+            file.writelines(f"{line}\n" for line in lines)
+        if too_long is None:
+            assert list(read_lines(path)) == lines
+        else:
+            with data_error(path=path, line=too_long):
+                list(read_lines(path))
