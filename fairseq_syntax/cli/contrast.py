@@ -92,7 +92,9 @@ def main(args: Namespace) -> None:
     ready = file_by_name(args.scores or (), others=models)
     names = [*models, *ready]
     if not names:
-        raise SyntaxDataError("nothing to compare", option="--scores", hint="give MODEL or --scores NAME=FILE")
+        raise SyntaxDataError(
+            "nothing to compare", option="--scores", hint="give MODEL before --set, or --scores NAME=FILE"
+        )
     if args.baseline is not None and args.baseline not in names:
         hint = meant(args.baseline, names)
         raise SyntaxDataError(f"there is no system {args.baseline}", option="--baseline", hint=hint)

@@ -51,6 +51,10 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     # without the other groups, these options are the strings of the references (``refusals.is_set``).
     seed: int = II("common.seed")
     cpu: bool = II("common.cpu")
+    fp16: bool = II("common.fp16")
+    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
+    bf16: bool = II("common.bf16")
+    tpu: bool = II("common.tpu")
     post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")

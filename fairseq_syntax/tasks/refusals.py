@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             "fairseq-hydra-train has started without this package, so that each process would train by itself",
             hint="install this package, so that Hydra finds it, or use fairseq-train",
         )
+    check_precision(cfg)
     for side in ("encoder", "decoder"):
         if getattr(model, f"{side}_xformers_att_config", None):
             message = "replaces fairseq's attention, which the systems do not use"
@@ -72,6 +74,22 @@ def check_metric_direction(cfg: SyntaxTranslationConfig) -> None:
             "would save the checkpoint with the lowest one as the best",
             option=f"--best-checkpoint-metric {name}",
             hint="give --maximize-best-checkpoint-metric",
+        )
+
+
+def check_precision(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError for a precision that needs another device."""
+    # Outside fairseq's commands, they are neither True nor False.
+    if cfg.tpu is True and find_spec("torch_xla") is None:
+        raise SyntaxDataError(
+            "fairseq-train trains on a TPU with it, and torch_xla is not installed",
+            option="--bf16" if cfg.bf16 is True else "--tpu",
+            hint="on a GPU, bfloat16 is common.bf16=true of fairseq-hydra-train; --fp16 and --amp are float16",
+        )
+    without_gpu = cfg.cpu is True or not torch.cuda.is_available()
+    if cfg.fp16 is True and cfg.memory_efficient_fp16 is not True and without_gpu:
+        raise SyntaxDataError(
+            "needs a GPU", option="--fp16", hint="leave it out; --memory-efficient-fp16 works on a CPU, too"
         )
 
 

@@ -713,7 +713,7 @@ _SAID = {
 
 def of_fairseq(why: str) -> Outcome:
     """The outcome where fairseq's own model fails: for lack of a GPU, or with it as well."""
-    return Outcome("gpu") if re.search("not compiled with CUDA|xla_device", why) else Outcome("fairseq", why)
+    return Outcome("gpu") if re.search("needs a GPU|on a TPU", why) else Outcome("fairseq", why)
 
 
 def reason(outcome: Outcome) -> str:
@@ -762,7 +762,7 @@ FAMILIES = {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}
 Cells = dict[tuple[str, str], Outcome]
 _WORK, _DO_NOT = "These options work with all of these systems:", "These options do not work with the systems named:"
 _ABSENT = "fairseq has these options only for Transformers: "
-_OF_GPUS = "These options need a GPU, and were not tried: "
+_OF_GPUS = "These options need a GPU or TPU, and were not tried: "
 
 
 def page(actual: Cells) -> str:

@@ -78,6 +78,8 @@ OF_FAIRSEQ = [
     ("lr: 0.001", "lr: 1e-3x", "lr:", "1e-3x"),
     ("attention-heads: 4", "attention-heads: 5", "attention-heads", "divisible"),
     ("optimizer: adam", "optimizer: adan", "adan", "adam"),
+    ("  optimizer: adam", "  optimizer: adam\n  fp16: true", "fp16", "GPU"),
+    ("  optimizer: adam", "  optimizer: adam\n  bf16: true", "bf16", "TPU"),
     ("  optimizer: adam", "  optimizer: adam\n  adam-betas: (0.9,", "adam-betas", "(0.9,"),
     ("  optimizer: adam", "  optimizer: adam\n  lr-scheduler: polynomial_decay", "lr-sch", "total-num-update"),
     ("  optimizer: adam", "  optimizer: adam\n  dropuot: 0.1", "dropuot", "dropout"),
@@ -196,6 +198,13 @@ def test_a_right_recipe_has_no_problems(wrong, capsys):
     # how much there is to compute
     assert "\n# to parse with fairseq_syntax.corpus.parsing.chain, on cpu: 60 lines of en, 120 words\n" in said
     assert "\n# to train, on cpu: 1 of 5,000 updates or 3 epochs at most\n" in said
+
+
+def test_the_precision_of_a_gpu_is_not_judged_on_a_machine_without_one(wrong):
+    """Where stages run on a cluster, the machine that starts them need not have what they use."""
+    path = wrong(("train:\n", "device: cuda\ntrain:\n  fp16: true\n"))
+    plan = Plan(load_recipe(path), path)
+    assert list(problems(plan, plan.stages(plan.runs), check_line, here=False)) == []
 
 
 def test_label_groups_are_not_judged_before_the_text_is_parsed(wrong):

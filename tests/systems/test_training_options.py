@@ -163,6 +163,13 @@ def test_the_worst_checkpoint_is_not_saved_as_the_best(train, options):
         train(*options)
 
 
+@pytest.mark.parametrize("option", ["--fp16", "--bf16", "--memory-efficient-bf16", "--tpu"])
+def test_a_precision_of_another_device_is_refused(train, option):
+    """fairseq ends in a traceback; its ``--bf16`` is for TPUs alone."""
+    with data_error(option=option.replace("memory-efficient-", "")):
+        train(option)
+
+
 def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tmp_path):
     """fairseq ends in a KeyError after the first epoch. The check advances no random generator."""
     with data_error("pll", "ppl", option="--best-checkpoint-metric"):

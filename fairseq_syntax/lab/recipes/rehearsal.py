@@ -166,6 +166,8 @@ class Rehearsal:
 
         system = self.plan.recipe.systems[run.system]
         cfg, known = self.parsed(self.arguments(self.plan.train(run), without))
+        if self.plan.recipe.device == "cuda":
+            cfg.common.fp16 = cfg.task.fp16 = False  # for which this machine may lack the GPU
         cfg.task.data = str(self.data(system.parse if system.data is None else "parse"))
         with _quiet():
             task = tasks.setup_task(cfg.task)
