@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import toy_data
 from global_state import changes, global_state, start_from_one_seed
 from matrix_part import leave_cases_out, pytest_addoption, pytest_configure, pytest_terminal_summary  # noqa: F401
+from warm_commands import WarmCommands, warm_commands
 
 import emulated_cuda
 import fairseq_syntax
@@ -74,6 +76,13 @@ def trained(toy, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
     toy_data.train(toy.data, directory, max_epoch=12)
     return directory / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory) -> Iterator[WarmCommands]:
+    """A process that starts the installed commands without their imports."""
+    with warm_commands(tmp_path_factory.mktemp("warm")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -32,14 +32,16 @@ if os.path.basename(sys.argv[0]) == "python":
     sys.argv = [program, *sys.argv[3:]]
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-socket.send_fds(server, [json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode() + b"\\n"], [0, 1, 2])
+message = json.dumps([sys.argv, os.getcwd(), dict(os.environ), {folder!r}])
+socket.send_fds(server, [message.encode() + b"\\n"], [0, 1, 2])
 status = server.recv(1)
 sys.exit(status[0] if status else 1)
 """
 NAMES = ("fairseq-syntax", *(f"fairseq-{name}" for name in ("preprocess", "train", "generate", "interactive")))
 
 
-def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
+def _run(argv: list[str], folder: str, environment: dict[str, str], commands: str) -> int:
+    sys.executable = os.path.join(commands, "python")
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -92,7 +94,6 @@ def _serve(address: str) -> None:
             connection.close()
             continue
         server.close()
-        sys.executable = str(Path(address).with_name("commands") / "python")
         message, streams, *_ = socket.recv_fds(connection, 1 << 16, 3)
         while not message.endswith(b"\n"):
             more = connection.recv(1 << 16)
@@ -111,16 +112,27 @@ def _serve(address: str) -> None:
         os._exit(status)
 
 
+class WarmCommands:
+    """What starts them: a process at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def put(self, folder: Path, names: Sequence[str] = NAMES) -> Path:
+        """A folder for ``PATH`` that has these commands, and ``python`` for ``python -m``, below ``folder``."""
+        commands = folder / "commands"
+        commands.mkdir()
+        values = {"python": sys.executable, "address": self.address, "names": tuple(names), "folder": str(commands)}
+        for name in (*names, "python"):
+            (commands / name).write_text(_COMMAND.format(**values), encoding="utf-8")
+            (commands / name).chmod(0o755)
+        return commands
+
+
 @contextmanager
-def warm_commands(folder: Path, names: Sequence[str] = NAMES) -> Iterator[Path]:
-    """A folder for ``PATH`` that has these commands, and ``python`` for ``python -m``, below ``folder``."""
-    commands = folder / "commands"
-    commands.mkdir()
+def warm_commands(folder: Path) -> Iterator[WarmCommands]:
+    """A process that has imported fairseq, with its socket in ``folder``."""
     address = str(folder / "socket")
-    command = _COMMAND.format(python=sys.executable, address=address, names=tuple(names))
-    for name in (*names, "python"):
-        (commands / name).write_text(command, encoding="utf-8")
-        (commands / name).chmod(0o755)
     # The package under test, rather than one installed from another checkout, whose options may be others.
     package = find_spec("fairseq_syntax")
     assert package and package.origin
@@ -129,7 +141,7 @@ def warm_commands(folder: Path, names: Sequence[str] = NAMES) -> Iterator[Path]:
     server = subprocess.Popen([sys.executable, __file__, address], env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout and server.stdout.readline() == "ready\n"
-        yield commands
+        yield WarmCommands(address)
     finally:
         server.kill()
         server.communicate()

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ from urllib.parse import unquote
 import browser
 import pytest
 from notebooks import run_notebook
-from warm_commands import warm_commands
+from warm_commands import WarmCommands
 
 from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
 
@@ -127,9 +126,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_commands(tmp_path_factory.mktemp("warm")) as folder:
-        yield folder
+def programs(warm: WarmCommands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm.put(tmp_path_factory.mktemp("programs"))
 
 
 def run_blocks(folder: Path, commands: list[str], programs: Path) -> str:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import urllib.request
 from argparse import ArgumentParser
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +20,6 @@ import torch
 import toy_data
 from notebooks import ROOT, run_notebook
 from own_plugin import EXAMPLE, own_plugin
-from warm_commands import warm_commands
 
 from fairseq_syntax import Translator
 from fairseq_syntax.cli.command import commands
@@ -58,12 +56,11 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(toy, tmp_path_factory) -> Iterator[Shell]:
+def shell(toy, warm, tmp_path_factory) -> Shell:
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(EXAMPLE / PLUGIN, folder / PLUGIN)
     (folder / "toy").symlink_to(toy.data.parent)
-    with warm_commands(tmp_path_factory.mktemp("commands")) as commands:
-        yield Shell(folder, commands)
+    return Shell(folder, warm.put(tmp_path_factory.mktemp("commands")))
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,13 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
-from warm_commands import warm_commands
+from warm_commands import WarmCommands
 
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
@@ -76,10 +75,9 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def quick(warm: WarmCommands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python by which this package's commands start at once; those of fairseq are the recipe's stand-ins."""
-    with warm_commands(tmp_path_factory.mktemp("quick"), ["fairseq-syntax"]) as folder:
-        yield folder / "python"
+    return warm.put(tmp_path_factory.mktemp("quick"), ["fairseq-syntax"]) / "python"
 
 
 @pytest.fixture
@@ -698,7 +696,7 @@ def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
 
 @killed
 @pytest.mark.slow
-def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
+def test_kills_of_real_trainings_leave_the_same_parameters(recipe, warm, tmp_path):
     """With fairseq itself, and an average: three kills and one seed; as many as ``KILLS`` says, with both seeds."""
     kills = int(os.environ.get("KILLS", "3"))
     seeds = [1] if kills == 3 else [1, 2]
@@ -711,8 +709,7 @@ def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
     recipe.write_text(
         text.replace("seeds: [1, 2]", f"seeds: {seeds}") + f"size: {size}\ntranslate: {{checkpoint: average-2}}\n"
     )
-    with warm_commands(tmp_path) as folder:
-        check_kills(recipe, kills, models=2 * len(seeds), python=folder / "python")
+    check_kills(recipe, kills, models=2 * len(seeds), python=warm.put(tmp_path) / "python")
 
 
 READER = """
