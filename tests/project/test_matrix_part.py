@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matrix_part
 import pytest
-from matrix_part import part
+from matrix_part import _left_out, part
 
 SYSTEMS, OPTIONS = [f"system{i}" for i in range(7)], [("a", 1), ("b", None), ("c", 0.5)]
 CASES = [{"system": s, "option": o} for s, o in itertools.product(SYSTEMS, OPTIONS)]
@@ -33,6 +33,27 @@ def test_a_number_of_cases():
     assert all(len(set(p)) == 4 and p == sorted(p) for p in drawn) and drawn[0] != drawn[1]
     assert part(CASES[:3], "0", 4) == [0, 1, 2]
     assert set(part(CASES, "0")) < set(part(CASES, "0", 9)), "those that have every value, and others"
+
+
+class Case:
+    """A collected test of a kind of which a run takes two."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+    def get_closest_marker(self, name: str) -> pytest.Mark:
+        return pytest.mark.matrix(2, of="a kind").mark
+
+
+def test_a_run_takes_tests_of_a_kind_in_turn():
+    """Of several modules, each function once, as long as there are others."""
+    cases = [
+        Case(f"{module}::test_{number}") for module in ("a.py", "b.py") for number in ("1", "2[x]", "2[y]", "2[z]")
+    ]
+    tried = [[case for case in cases if case not in _left_out(cases, str(seed))] for seed in range(40)]
+    assert tried == [[case for case in cases if case not in _left_out(cases, str(seed))] for seed in range(40)]
+    assert all(len({case.nodeid.partition("[")[0] for case in two}) == len(two) == 2 for two in tried)
+    assert {case for two in tried for case in two} == set(cases)
 
 
 @pytest.mark.matrix(1)
