@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import torch
 import toy_data
+from composed import composed_quickly
 from global_state import changes, global_state, start_from_one_seed
 from matrix_part import leave_cases_out, pytest_addoption, pytest_configure, pytest_terminal_summary  # noqa: F401
 from warm_commands import WarmCommands, warm_commands
@@ -83,6 +84,13 @@ def warm(tmp_path_factory) -> Iterator[WarmCommands]:
     """A process that starts the installed commands without their imports."""
     with warm_commands(tmp_path_factory.mktemp("warm")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def composed() -> Iterator[None]:
+    """Recipes are rehearsed in a fraction of the time, most of which fairseq's configuration takes."""
+    with composed_quickly():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,6 +22,7 @@ from fairseq.dataclass import utils
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.base import Node
+from omegaconf.errors import OmegaConfBaseException
 
 _compose = utils.compose
 _CONVERTED = {"resolve": True, "enum_to_str": True}  # as fairseq does
@@ -105,7 +106,10 @@ def _change(groups: tuple[str, ...], override: str) -> list[Any] | None:
     if "${" in override:
         return [] if override == f"{key}='{node._value()}'" else None
     (group, name), sketch = key.split("."), _sketch(groups)
-    OmegaConf.update(sketch, key, OverridesParser.create().parse_override(override).value(), merge=True)
+    try:
+        OmegaConf.update(sketch, key, OverridesParser.create().parse_override(override).value(), merge=True)
+    except OmegaConfBaseException:
+        return None  # fairseq says what is wrong with it
     typed = sketch[group]._get_node(name)
     value = OmegaConf.to_container(typed, **_CONVERTED) if OmegaConf.is_config(typed) else typed._value()
     value = value.name if isinstance(value, Enum) else value

@@ -32,7 +32,7 @@ EVERY = bool(os.environ.get("EVERY_RECIPE"))  # as `make recipes` does, in minut
 # Otherwise these alone train: one of each paper.
 TRAINED = RECIPES if EVERY else [max((EXAMPLES / paper).glob("*.yaml")) for paper in PAPERS]
 CHARACTERS = f"{sys.executable} -c 'import sys; [print(*line.strip()) for line in sys.stdin]'"
-pytestmark = [pytest.mark.checkout, pytest.mark.slow]
+pytestmark = [pytest.mark.checkout, pytest.mark.slow, pytest.mark.usefixtures("composed")]
 
 
 class InProcess(Runner):

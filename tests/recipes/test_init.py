@@ -22,6 +22,7 @@ from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 
+pytestmark = pytest.mark.usefixtures("composed")
 as_written = pytest.mark.matrix(1, of="recipes as they were written")
 CHAIN = "fairseq_syntax.corpus.parsing.chain"
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"

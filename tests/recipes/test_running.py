@@ -37,6 +37,7 @@ from fairseq_syntax.lab.recipes.stages import Free, Stage, StageCommand, states
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record, start_of_stage
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
+pytestmark = pytest.mark.usefixtures("composed")
 run_here = pytest.mark.matrix(4, of="recipes that run")
 killed = pytest.mark.matrix(1, of="recipes that are killed")
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -148,7 +149,6 @@ def test_how_much_of_a_training_is_over(recipe, tmp_path):
         assert training_share(log, stage) == share
 
 
-@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("options", "jobs"),
     [([], 6), (["--set", "threads=4"], 1), (["--workers", "2"], 2), (["--set", "device=cuda"], 1)],
@@ -163,7 +163,6 @@ def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs
     assert seen == [jobs]
 
 
-@pytest.mark.matrix(1)
 @pytest.mark.parametrize("options", [["--output", "{}"], ["--set", "folder={}"]])
 def test_a_smoke_run_does_not_touch_the_results(recipe, tmp_path, monkeypatch, options):
     """It would train in the same folders, and so remove the checkpoints."""
@@ -210,7 +209,6 @@ def test_a_smoke_run_leaves_what_is_next_to_the_recipe(recipe):
     assert sorted(path.name for path in recipe.parent.iterdir()) == ["corpus", "r.yaml", "runs"]
 
 
-@pytest.mark.matrix(1)
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
 def test_on_a_cluster_a_training_gets_the_gpu_of_its_recipe(recipe, monkeypatch, device, gpus):
     asked = []
@@ -232,7 +230,6 @@ def test_programs_on_one_machine_share_its_gpus(visible, count, shares):
     assert shares_of_gpus(count, visible) == shares
 
 
-@pytest.mark.matrix(1)
 @pytest.mark.parametrize(
     ("options", "gpus"), [([], ["a", "b"]), (["--set", "env={CUDA_VISIBLE_DEVICES: 'c,d'}"], ["c", "d"])]
 )

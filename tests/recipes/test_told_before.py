@@ -21,6 +21,7 @@ from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.runner import Runner
 
+pytestmark = pytest.mark.usefixtures("composed")
 CHAIN = "fairseq_syntax.corpus.parsing.chain"
 RECIPE = f"""\
 corpus:
@@ -156,7 +157,7 @@ def test_a_wrong_recipe_is_told_with_its_line(wrong, monkeypatch, kind):
         check_told(wrong, monkeypatch, *row)
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(14)
 @pytest.mark.parametrize("row", OF_FAIRSEQ, ids=lambda row: row[1].split("\n")[-1].strip())
 def test_a_wrong_option_of_fairseq_is_told_with_its_line(wrong, monkeypatch, row):
     check_told(wrong, monkeypatch, *row)
