@@ -394,11 +394,13 @@ TEXT = "document.body.innerText"
 def test_a_person_can_step_through_the_page(browser, tmp_path):
     english = EXHIBITS[0][1]
     other = _exhibit(9, "Dogs bark.", ["Dogs", "bark", "."], [1, 1, 1], text="dogs bark")
+    other.arcs = []  # by a parser without probabilities
     _open(browser, tmp_path, [english, other])
     shown = browser.run(TEXT)
     assert "A <title> & more" in shown and "A small cat sleeps." in shown and "the small cat" in shown
     assert "</script><script>alert(1)</script> & <b>" in shown, "text is text, whatever stands in it"
     assert "12.3" in shown and "50.0" in shown
+    assert "other arcs of the parser" in shown and "its arcs and their probabilities" in shown
     count = "document.querySelectorAll('{}').length"
     assert browser.run(count.format(".panel")) == 2
     assert browser.run(count.format(".panel .cells")) == 2
@@ -450,6 +452,8 @@ def test_a_person_can_step_through_the_page(browser, tmp_path):
     browser.key("ArrowRight")
     assert "Dogs bark." in browser.run("document.querySelector('#texts').innerText")
     assert browser.run("location.hash") == "#9"
+    shown = browser.run(TEXT)
+    assert "other arcs of the parser" not in shown and "Point at a word for its head." in shown
     browser.mouse("#next", click=True)
     assert browser.run("location.hash") == "#1", "after the last comes the first"
     browser.run("(e => {e.value = 'gold'; e.dispatchEvent(new Event('change'))})(document.querySelector('#tree'))")
