@@ -39,6 +39,7 @@ ARCHITECTURES = ["syntax_transformer", "pascal_transformer", "lisa_transformer",
 ARCHITECTURES += ["dbsa_transformer"]  # a system in the decoder, under the mask of the future
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_recorded_weights_are_those_that_made_the_output(arch, left):

@@ -96,6 +96,7 @@ def test_a_plateau_lowers_the_rate_of_a_resumed_training_too(train):
     assert torch.equal(part.parameters, whole.parameters)
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("more", [{}, {"warmup_updates": 3}], ids=["", "warmup"])
 def test_a_resumed_plateau_has_the_rate_that_is_given_now(train, more):
     """Shrunk as often as the former one; as with the other schedulers, and where the optimizer's is overridden."""
@@ -130,6 +131,7 @@ def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
     ]
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("first", [[math.nan, 3.0], [3.0, math.nan]], ids=["at first", "later"])
 def test_a_score_that_is_not_a_number_is_the_worst(train, monkeypatch, first):
     """Of checkpoints to keep, of the best one, and for ``--patience``."""

@@ -54,37 +54,33 @@ def data(tmp_path_factory):
 NORMS = {"post-norm": [], "pre-norm": BEFORE}
 
 
-@pytest.fixture(scope="module")
-def exported(data, tmp_path_factory):
-    """Models that fairseq's own task has trained until they end their sentences, and the folders of their exports."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in NORMS}
+def exported(data, folder, norm) -> None:
+    """A model that fairseq's own task has trained until it ends its sentences, and its export below it."""
     sizes = dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim"), 32)
     small = {**sizes, "decoder_attention_heads": 4, "dropout": 0.0, "max_tokens": 150, "max_epoch": 18}
-    for name, options in NORMS.items():
-        toy_data.train(data, folders[name], *options, **{**small, "arch": "transformer", "task": "translation"})
-        export(load_exported_folder(folders[name] / "checkpoint_last.pt", data), "transformers", folders[name] / "out")
-    return folders
+    toy_data.train(data, folder, *NORMS[norm], **{**small, "arch": "transformer", "task": "translation"})
+    export(load_exported_folder(folder / "checkpoint_last.pt", data), "transformers", folder / "out")
 
 
-@pytest.fixture(scope="module")
-def theirs(exported):
-    """The sentences, and the beams that transformers finds for them alone, with each model."""
-    lines = binarized.sentences(int(os.environ.get("SENTENCES", "60")), 7)
-    program = [sys.executable, "-c", ALONE, *(str(folder / "out") for folder in exported.values())]
+def beams_of(folder, lines):
+    """Those that transformers finds alone: ids, text and score of each translation of each line."""
+    program = [sys.executable, "-c", ALONE, str(folder / "out")]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     run = subprocess.run(program, input=json.dumps(lines), capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr[-2000:]
-    return lines, dict(zip(exported, json.loads(run.stdout), strict=True))
+    (beams,) = json.loads(run.stdout)
+    return beams
 
 
 @pytest.mark.matrix(1)
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_same_beams(data, exported, theirs, norm):
-    checkpoint, (lines, beams) = exported[norm] / "checkpoint_last.pt", theirs
-    translator = Translator.load(checkpoint, data, device="cpu", beam=4, nbest=4, max_len_b=40)
+def test_the_same_beams(data, tmp_path, norm):
+    exported(data, tmp_path, norm)
+    lines = binarized.sentences(int(os.environ.get("SENTENCES", "24")), 7)
+    translator = Translator.load(tmp_path / "checkpoint_last.pt", data, device="cpu", beam=4, nbest=4, max_len_b=40)
     dictionary = translator.task.target_dictionary
     same = ended = 0
-    for line, ours, theirs in zip(lines, translator.translations(lines), beams[norm], strict=True):
+    for line, ours, theirs in zip(lines, translator.translations(lines), beams_of(tmp_path, lines), strict=True):
         # at the limit of the length, transformers gives the forced </s> a probability of 1
         if any(translation.cut for translation in ours):
             continue
