@@ -74,7 +74,7 @@ demo: $(VENV)/.package
 
 # Tests that use a GPU run separately, because the emulated device changes what PyTorch reports about CUDA. Only modules
 # with such tests are imported.
-ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu $(shell grep -rl gpu tests --include='test_*.py' 2>/dev/null)
+ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu $(shell grep -rl 'mark\.gpu' tests --include='test_*.py' 2>/dev/null)
 test: $(VENV)/.package
 	@failed=; \
 	echo '$(ON_GPU)'; $(ON_GPU) || failed=1; \
