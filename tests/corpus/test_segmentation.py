@@ -142,6 +142,7 @@ def test_every_piece_knows_its_word(segmenters, name, words, data):
         assert segmenter.decode(of_word) == single_spaced(word) or not space
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=150)
 @given(text=LINES)

@@ -75,6 +75,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("name, damage", DAMAGES, ids=lambda value: getattr(value, "__name__", value))
 def test_damage_is_told_by_training_and_by_the_check(toy, tmp_path, capsys, name, damage):
     data = tmp_path / "data"

@@ -124,6 +124,7 @@ def test_resumed_by_another_number_of_processes(before, after):
     assert begun | rest == set(range(10)) and len(begun & rest) < after
 
 
+@pytest.mark.matrix(30)
 @pytest.mark.parametrize("before, after", list(itertools.permutations(itertools.product([1, 2, 3], [1, 2, 4]), 2)))
 def test_another_layout_leaves_out_another_remainder(before, after):
     """Where a run stopped near the end of an epoch, there may be nothing left of it."""

@@ -268,6 +268,7 @@ def _told(folder, capsys) -> str:
     return printed.out + printed.err
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [

@@ -208,6 +208,7 @@ def test_a_damaged_store_is_made_again(segmented, tmp_path):
     assert store_of(segmented, out) == whole
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("numbered", [True, False])
 def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered, mark):

@@ -50,6 +50,7 @@ def encode_all(model) -> list[torch.Tensor]:
         return encode(model, lines(), left=True)
 
 
+@pytest.mark.matrix(10)
 @places
 @pytest.mark.parametrize("arch", SYSTEMS)
 def test_with_every_system_a_line_is_the_same_in_any_batch(arch, last):

@@ -41,6 +41,7 @@ def layers(**options) -> tuple[TransformerDecoderLayerBase, SyntaxDecoderLayer]:
     return plain, ours
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("normalize_before", [False, True])
 @pytest.mark.parametrize("scales", [[], *([name] for name in SCALES), SCALES], ids=str)
 def test_a_decoder_layer_is_fairseqs_but_for_its_terms(scales, normalize_before):

@@ -54,6 +54,7 @@ def test_a_recipe_of_a_corpus_ends_with_binarized_data_and_can_be_extended(path,
     assert {"train", "translate"} < {stage.kind for stage in work.stages()}
 
 
+@pytest.mark.matrix(25)
 @pytest.mark.checkout
 @pytest.mark.parametrize("path", RECIPES, ids=named)
 def test_a_smoke_run_reads_no_file_with_a_line_for_each_sentence_of_a_test(path):

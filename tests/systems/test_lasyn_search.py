@@ -120,6 +120,7 @@ def test_scores_and_tags_of_the_n_best_are_those_of_the_literal_model(mode, n_mo
             assert hypothesis["tags"].tolist() == tags
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("mode", ["marginal", "joint"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_wide_beam_finds_the_best_of_all_translations(mode, seed):

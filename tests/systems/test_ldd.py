@@ -224,6 +224,7 @@ def test_attention_dropout(form, kept, tmp_path):
     torch.testing.assert_close(encode(model, sentences)[1], encode(exact, sentences)[1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize("others", ["", ",structural_positions"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_linear_form_leaves_attention_dropout_out(variant, others, tmp_path):

@@ -24,6 +24,7 @@ from ways import logged
 from fairseq_syntax.compat.best_checkpoints import comparable
 from fairseq_syntax.use.loading import load_models
 
+trainings = pytest.mark.matrix(6, of="trainings with other options")
 # Four updates an epoch.
 SIZES = {"--max-tokens": None, "--batch-size": 15, "--required-batch-size-multiple": 1}
 PLAIN = {"--arch": "transformer", "--encoder-layers": 1, "--max-epoch": 2, **SIZES}
@@ -81,6 +82,7 @@ def train(toy, tmp_path_factory) -> Trainings:
     return Trainings(toy.data, tmp_path_factory.mktemp("trained"))
 
 
+@trainings
 def test_a_plateau_lowers_the_rate_of_a_resumed_training_too(train):
     """The rate is halved each time that the score has not improved for more than an epoch, as nothing is learned."""
     options = {"lr_scheduler": "reduce_lr_on_plateau", "lr_patience": 1, "lr_shrink": 0.5, "lr_threshold": 1.0}
@@ -96,8 +98,8 @@ def test_a_plateau_lowers_the_rate_of_a_resumed_training_too(train):
     assert torch.equal(part.parameters, whole.parameters)
 
 
-@pytest.mark.matrix(1)
 @pytest.mark.parametrize("more", [{}, {"warmup_updates": 3}], ids=["", "warmup"])
+@trainings
 def test_a_resumed_plateau_has_the_rate_that_is_given_now(train, more):
     """Shrunk as often as the former one; as with the other schedulers, and where the optimizer's is overridden."""
     options = {"lr_scheduler": "reduce_lr_on_plateau", "lr_shrink": 0.5, "lr_threshold": 1.0, **more}
@@ -110,6 +112,7 @@ def test_a_resumed_plateau_has_the_rate_that_is_given_now(train, more):
     assert former < 0.01 and rates == pytest.approx([former, former / 5, 0.002])  # the rate of the third is halved once
 
 
+@trainings
 def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
     from fairseq_cli import train as command
 
@@ -131,8 +134,8 @@ def test_the_best_checkpoints_are_kept_whatever_came_first(train, monkeypatch):
     ]
 
 
-@pytest.mark.matrix(1)
 @pytest.mark.parametrize("first", [[math.nan, 3.0], [3.0, math.nan]], ids=["at first", "later"])
+@trainings
 def test_a_score_that_is_not_a_number_is_the_worst(train, monkeypatch, first):
     """Of checkpoints to keep, of the best one, and for ``--patience``."""
     from fairseq_cli import train as command
@@ -172,6 +175,7 @@ def test_a_precision_of_another_device_is_refused(train, option):
         train(option)
 
 
+@trainings
 def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tmp_path):
     """fairseq ends in a KeyError after the first epoch. The check advances no random generator."""
     with data_error("pll", "ppl", option="--best-checkpoint-metric"):
@@ -185,6 +189,7 @@ def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tm
     train("--disable-validation", best_checkpoint_metric="pll", max_epoch=1)  # where it is not looked for
 
 
+@trainings
 def test_gradients_that_are_not_finite_are_named(train, monkeypatch):
     from fairseq.models.transformer import TransformerModel
 
@@ -199,6 +204,7 @@ def test_gradients_that_are_not_finite_are_named(train, monkeypatch):
         train(max_epoch=1)
 
 
+@trainings
 def test_an_average_begins_with_the_parameters_of_a_model_without_one(train):
     """``--finetune-from-model``, and a training that begins to keep an average."""
     start = train.default.folder / "checkpoint_last.pt"
@@ -217,6 +223,7 @@ def test_an_average_begins_with_the_parameters_of_a_model_without_one(train):
     assert not differs(on, on.state()["model"]) and "decoder.layer_norm.weight" in on.state()["model"]
 
 
+@trainings
 def test_validation_sets_can_be_named(toy, train, tmp_path):
     for path in toy.data.iterdir():
         for name in [path.name, path.name.replace("test.", "valid1.")]:
@@ -231,6 +238,7 @@ def test_validation_sets_can_be_named(toy, train, tmp_path):
     assert one == both.valid[0] and merged["loss"] not in (row["loss"] for row in both.valid)
 
 
+@trainings
 def test_noise_of_quantization_works_without_a_gpu(train):
     actual = train(quant_noise_scalar=0.5, max_epoch=1)
     again = train(max_epoch=1)

@@ -57,7 +57,7 @@ def trained(data: Path, folder: Path, arch: str, *more, **changed) -> Path:
     return folder / "checkpoint_last.pt"
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix(9, of="exports")]  # models are trained and exported
+pytestmark = [pytest.mark.slow, pytest.mark.matrix(6, of="exports")]  # models are trained and exported
 
 
 @pytest.fixture(scope="module")

@@ -142,6 +142,7 @@ def test_a_request_with_two_lengths_is_refused_and_its_connection_closed():
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1 and not model.batches
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "body",
     [
