@@ -159,13 +159,14 @@ def main(args: argparse.Namespace) -> int:
         from fairseq_syntax.lab.recipes.amounts import amounts
         from fairseq_syntax.lab.recipes.checks import problems  # here, as it imports PyTorch
 
-        # Before hours of parsing. All problems at once, since each would cost another start.
+        # Before hours of parsing. All problems, since each would cost another start, and each when it is found, since
+        # those of models take longer.
         unfinished = [stage for stage in work.all_stages() if not stage.is_done()]
-        first, *others = [*problems(work.plan, unfinished, check_line, here=args.ray is None), None]
-        for problem in others[:-1]:
-            print(f"fairseq-syntax run: also: {problem}", file=sys.stderr)
-        if first is not None:
-            raise first
+        told = 0
+        for told, problem in enumerate(problems(work.plan, unfinished, check_line, here=args.ray is None), start=1):
+            print(f"fairseq-syntax run: {'error' if told == 1 else 'also'}: {problem}", file=sys.stderr, flush=True)
+        if told:
+            return 1
         for line in amounts(work.plan, unfinished):
             print(f"\n# {line}" if args.dry_run else line, file=sys.stdout if args.dry_run else sys.stderr, flush=True)
     if args.dry_run:
