@@ -245,7 +245,7 @@ def _tests(
                         one["detectable"] = found.detectable
                     of_metrics[scorer.name] = one
                     bar.update()
-                _correct([of_metrics[scorer.name] for of_metrics in others.values()])
+                _add_holm([of_metrics[scorer.name] for of_metrics in others.values()])
     return tests
 
 
@@ -265,7 +265,7 @@ def _of_sentences(
     return {"runs": runs, **sentence_tests(*means)}
 
 
-def _correct(family: Sequence[dict[str, Any]]) -> None:
+def _add_holm(family: Sequence[dict[str, Any]]) -> None:
     """Add ``holm``, the corrected p value of each test; for tests of pairs of runs, the largest."""
     raw = []
     for one in family:
