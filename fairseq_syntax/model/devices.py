@@ -34,17 +34,15 @@ class Thresholds:
         scores_per_entry: the number of scores that cost LDD's dense form as much as one entry costs the linear form,
             forward and backward (measured with 16 heads of size 32 and 32 to 512 tokens)
         scratch: elements of the largest scratch matrix of LaSyn's output layer, and of a chunk of its loss
-        heap: whether ``topk`` uses a heap, which is slow for long rows and a k of some tens
     """
 
     scores_per_entry: int
     scratch: int
-    heap: bool
 
 
-CPU = Thresholds(scores_per_entry=60, scratch=1 << 22, heap=True)
+CPU = Thresholds(scores_per_entry=60, scratch=1 << 22)
 # Estimated: LDD's linear form has some fifty kernels more, so the dense one is slower only from 512 tokens on.
-GPU = Thresholds(scores_per_entry=4000, scratch=1 << 24, heap=False)
+GPU = Thresholds(scores_per_entry=4000, scratch=1 << 24)
 
 
 def thresholds(device: torch.device) -> Thresholds:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from random_parses import Line
 from tiny_syntax import dictionary, sample, tiny_model
 
+from fairseq_syntax.compat.search import largest
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
-from fairseq_syntax.systems.lasyn.joint import JointBeamSearch, largest
+from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
 from fairseq_syntax.systems.lasyn.tag_search import TagSearch
 from fairseq_syntax.systems.lasyn.templates import OPEN, parse_template, read_templates
 

@@ -17,6 +17,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from toy_data import fairseq
 from untrained import untrained
 
+from fairseq_syntax.compat.search import checked_at_once, ends_in_a_softmax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.base_translator import SEARCH_OPTIONS
 
@@ -268,6 +269,74 @@ def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch
     ours.keeps_attention, generator.model = False, ours
     for one, other in zip(actual[0], search.task.inference_step(generator, models, search.batch)):
         assert all(h["attention"].numel() == 0 for h in other) and words_of([one]) == words_of([other])
+
+
+@pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.parametrize("words", [3, 300])
+def test_the_best_words_of_each_hypothesis_are_those_of_all(search, step, words):
+    """Against fairseq's search, which adds the scores to every word's log-probability first."""
+    ours = search.task.build_generator([search.model], Namespace(beam=BEAM)).search
+    theirs = type(ours).__mro__[1](search.dictionary)
+    log_probs = torch.randn(5, BEAM, words).log_softmax(dim=-1)
+    log_probs[0, 1:] = log_probs[1, 2, : words // 2] = log_probs[:, :, 1] = -math.inf
+    scores = torch.randn(5, BEAM, 7)
+    actual, expected = (one.step(step, log_probs.clone(), scores) for one in (ours, theirs))
+    assert torch.equal(actual[0], expected[0])
+    possible = ~expected[0].isneginf()
+    assert all(torch.equal(a[possible], b[possible]) for a, b in zip(actual, expected)) and possible[1:].any()
+
+
+def test_values_that_are_not_numbers_are_found_in_each_step(search, monkeypatch):
+    """As by fairseq: no hypothesis goes on where a softmax has overflowed, and the others do."""
+    original = type(search.model.decoder).output_layer
+
+    def overflowing(self, features):
+        logits = original(self, features)
+        logits[1, 0, 7] = math.inf
+        return logits
+
+    monkeypatch.setattr(type(search.model.decoder), "output_layer", overflowing)
+    generator = search.task.build_generator([search.model], Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+    actual = search.task.inference_step(generator, [search.model], search.batch)
+    generator.model = type(generator.model).__mro__[1]([search.model]).eval()
+    generator.search = type(generator.search).__mro__[1](search.dictionary)
+    expected = search.task.inference_step(generator, [search.model], search.batch)
+    assert words_of(actual) == words_of(expected) != words_of(search.default)
+    for one, other in zip(itertools.chain(*actual), itertools.chain(*expected)):
+        assert one["score"] == pytest.approx(float(other["score"]), rel=1e-5) and math.isfinite(one["score"])
+
+
+def test_log_probabilities_are_compared_with_themselves():
+    """Row by row without NaN, else one by one: a part of an adaptive softmax may overflow."""
+    for value, mask in ((math.nan, [[False, True], [False, False]]), (-math.inf, [False, False])):
+        made = checked_at_once(torch.tensor([[0.0, value], [1.0, 2.0]]))
+        assert (made != made).tolist() == mask
+        made[made != made] = -5
+        assert made.tolist() == [[0, -5 if value != value else value], [1, 2]]
+        assert (made != made.clone()).tolist() == [[False] * 2] * 2 and type(made + 1) is torch.Tensor
+
+
+def test_a_softmax_of_its_own_is_taken(search):
+    """Where a model or its decoder does not end in a plain softmax."""
+    adaptive = untrained(
+        search.data, "transformer", "--adaptive-softmax-cutoff", "5,10", "--criterion", "adaptive_loss"
+    )
+    assert ends_in_a_softmax(search.model) and not ends_in_a_softmax(adaptive.model)
+
+    class Shifted(type(search.model)):
+        def get_normalized_probs(self, *arguments, **named):
+            return super().get_normalized_probs(*arguments, **named) - 1
+
+    options = Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST)
+    try:
+        search.model.__class__ = Shifted
+        assert not ends_in_a_softmax(search.model)
+        generator = search.task.build_generator([search.model], options)
+        lower = search.task.inference_step(generator, [search.model], search.batch)
+    finally:
+        search.model.__class__ = Shifted.__mro__[1]
+    for one, other in zip(lower, search.default):
+        assert one[0]["positional_scores"].mean() < other[0]["positional_scores"].mean() - 0.5
 
 
 def _counting(search: Searches, calls: list) -> Callable:

@@ -233,9 +233,9 @@ def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
 
 def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkeypatch, tmp_path, capsys):
     class Typed(io.BytesIO):
-        def __next__(self) -> bytes:
+        def readline(self, size: int | None = -1) -> bytes:
             shown.append(capsys.readouterr())
-            return super().__next__()
+            return super().readline(size)
 
     class Echo:
         task = SimpleNamespace(cfg=SimpleNamespace(source_lang="en"))

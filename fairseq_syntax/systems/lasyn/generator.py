@@ -14,7 +14,7 @@ from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_syntax.compat.search import EnsembleModel
+from fairseq_syntax.compat.search import EnsembleModel, checked_at_once
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
 from fairseq_syntax.systems.lasyn.model import END
@@ -89,7 +89,7 @@ class LatentEnsemble(EnsembleModel):
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)], temperature)
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        return scores, attention if self.keeps_attention else None
+        return checked_at_once(scores), attention if self.keeps_attention else None
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
         """log P(z | y) [..., Z] in the last step, for words y [...] int64 after the rows [...] int64."""

@@ -8,28 +8,7 @@ import torch
 from fairseq.search import BeamSearch
 from torch import Tensor
 
-from fairseq_syntax.model.devices import thresholds
-
-PARTS = 8  # the number of lines into which a row is folded
-
-
-def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """``x.topk(k)`` for each row [N]: values and indices [B, k], the highest first.
-
-    It is faster on CPUs unless k is small, since PyTorch keeps a heap of k elements there. If a row is folded into
-    :data:`PARTS` lines, its k largest elements are in the k columns with the largest maxima, or in the remainder at its
-    end. For 50 rows of 40,000, k = 64 and one thread, this takes 3 ms instead of 17.
-    """
-    rows, n = x.size()
-    width = n // PARTS
-    if not thresholds(x.device).heap or k * 4 > width:
-        return x.topk(k)
-    laid_out = x[:, : PARTS * width].view(rows, PARTS, width)
-    column = laid_out.amax(dim=1).topk(k, sorted=False).indices  # [B, k]
-    index = (column[:, None] + torch.arange(PARTS)[:, None] * width).flatten(1)  # [B, PARTS k]
-    index = torch.cat((index, torch.arange(PARTS * width, n).expand(rows, -1)), dim=1)
-    values, place = x.gather(1, index).topk(k)
-    return values, index.gather(1, place)
+from fairseq_syntax.compat.search import largest
 
 
 class JointBeamSearch(BeamSearch):
