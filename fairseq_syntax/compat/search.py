@@ -43,7 +43,8 @@ class LogProbabilities(Tensor):
     On a CPU, that takes as long as the softmax. Their maxima say sooner that there is none.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed from them is an ordinary tensor
+    # What is computed from them is an ordinary tensor.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __ne__(self, other: Any) -> Any:
         """Where two tensors differ, bool; compared with themselves and without NaN, a mask of the rows alone."""
