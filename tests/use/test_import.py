@@ -84,21 +84,34 @@ def sentences(pretrained, most: int, count: int = COUNT) -> list[list[int]]:
 
 @pytest.mark.matrix(2)
 @families
-def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family):
+def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family, monkeypatch):
+    """In float64, where fairseq would still compute softmax and GELU in float32, and transformers all of FSMT.
+
+    In float32 both have errors of the same size: on 1,000 sentences, log-probabilities of transformers' NLLB differ by
+    up to 2.1e-4 from its own in float64, and by 2.2e-4 from ours in float32; states by 7e-5 and 2.6e-5.
+    """
+    monkeypatch.setattr("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim))
+    monkeypatch.setattr("fairseq.modules.gelu", torch.nn.functional.gelu)
     translator, pretrained = Translator.load(imported / family, device="cpu"), described(theirs, family)
     actual = sentences(pretrained, translator.max_positions()[0] - 1)
     ours, model = translator.models[0], model_of(theirs / family)
-    # In float64, since the logits of these models are in the hundreds; fairseq's softmax stays in float32, and so does
-    # all of transformers' FSMT.
-    if family != "fsmt":
+    if family == "fsmt":
+        states, log_probabilities = 1e-5, 2e-5
+    else:
         ours, model = ours.double(), model.double()
+        states = log_probabilities = 1e-11
     result = compare_models(pretrained, ours, model, actual)
-    assert result.states < 1e-5 and result.log_probabilities < 2e-5
+    assert result.states < states and result.log_probabilities < log_probabilities
 
 
 @pytest.mark.matrix(3)
 @families
 def test_beams_are_those_of_generate(theirs, imported, family):
+    """A tie is broken by rounding errors, which depend on the padding.
+
+    Of 1,000 sentences in batches of 100, sorted by length, one of FSMT differs: two hypotheses at the edge of its beam
+    have the sum -28.38682 in float32 (in float64 they differ by 1e-6).
+    """
     pretrained, model = described(theirs, family), model_of(theirs / family)
     search = dict(Exported.load(imported / family).search)
     translator = Translator.load(imported / family, device="cpu", search_rules=search.pop("search_rules"), **search)
