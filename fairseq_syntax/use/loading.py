@@ -123,4 +123,7 @@ def _explained(paths: Sequence[str], error: Exception) -> Exception:
     if isinstance(error, RuntimeError) and "size mismatch" in str(error):
         message = f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400]
         return SyntaxDataError(message, path=paths[0], hint="--data is the directory that it was trained on")
+    if "infer language pair" in str(error):  # of fairseq's task translation, trained without -s and -t
+        message = "does not record its languages, which names of binarized files would tell"
+        return SyntaxDataError(message, path=paths[0], hint="--data names the folder of the binarized data")
     return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -13,11 +14,16 @@ import torch
 import toy_data
 from data_errors import data_error
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from sentencepiece import SentencePieceProcessor
+from untrained import untrained
 
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.use.exported import CHECKPOINT, Exported
 from fairseq_syntax.use.importing import OPTIONS, import_model
+from fairseq_syntax.use.plain import checkpoint, write_checkpoint
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -191,3 +197,48 @@ def test_what_cannot_be_imported_says_why(trained, tmp_path):
     with data_error(path=alone / "model.pt"):
         import_model(alone / "model.pt", tmp_path / "out", "en", "de")
     assert not (tmp_path / "out").exists()
+
+
+def test_models_of_wmt19_are_used_where_they_lie(tmp_path, monkeypatch):
+    """An ensemble of fairseq's own Transformers with random weights beside dictionaries and codes of fastBPE."""
+    pytest.importorskip("sacremoses")
+    from subword_nmt.learn_bpe import learn_bpe
+
+    monkeypatch.chdir(tmp_path)
+    learn_bpe(tiny_pretrained.text(), codes := io.StringIO(), 60)
+    Path("bpecodes").write_text("".join(f"{merge} 7\n" for merge in codes.getvalue().splitlines()[1:]))
+    segmenter = load_segmenter("bpecodes")
+    lines = [f"{line}." for line in tiny_pretrained.text()[:12]]
+    pieces = [segmenter.encode_text(line) for line in lines]
+    dictionary = Dictionary()
+    for piece in sorted({piece for line in pieces for piece in line}):
+        dictionary.add_symbol(piece)
+    for lang in ("en", "de"):
+        dictionary.save(str(tmp_path / f"dict.{lang}.txt"))
+        Path(f"dev.{lang}").write_text("\n".join(lines))
+        assert not command(f"segment --lang {lang} --model bpecodes --input dev.{lang} --output pieces".split())
+        shutil.copy(f"pieces/segmentation.{lang}.json", ".")
+    assert [line.split() for line in Path("pieces/dev.en").read_text().splitlines()] == pieces
+    shutil.copy("pieces/segmentation.en.model", "."), shutil.copy("pieces/segmentation.de.model", ".")
+    models = []
+    for name in ("model1.pt", "model2.pt"):
+        model, options = (one := untrained(tmp_path, "transformer")).plain()
+        torch.manual_seed(int(name[5]))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.4)
+        write_checkpoint(Path(name), state := checkpoint(model.state_dict(), options, one.task))
+        models.append(model)
+    generator = one.task.build_generator(models, Namespace(beam=5, max_len_b=12))
+    rows = [dictionary.encode_line(" ".join(line), add_if_not_exist=False).long() for line in pieces]
+    dataset = one.task.build_dataset_for_inference(rows, [len(row) for row in rows])
+    sample = dataset.collater([dataset[i] for i in range(len(rows))])
+    best = [beam[0]["tokens"] for beam in one.task.inference_step(generator, models, sample)]
+    theirs = dict(zip(sample["id"].tolist(), map(dictionary.string, best)))
+    translator = Translator.load(["model1.pt", "model2.pt"], ".", device="cpu", beam=5, max_len_b=12)
+    ours = [one.text for one in translator.translate(lines)]
+    assert ours == [segmenter.decode(theirs[i].split()) for i in range(len(rows))] and len({*ours}) > 1
+    state["cfg"]["task"]["source_lang"] = None  # trained without -s and -t
+    write_checkpoint(Path("model1.pt"), state)
+    with data_error("languages", path="model1.pt"):
+        Translator.load(["model1.pt", "model2.pt"], ".", device="cpu")
