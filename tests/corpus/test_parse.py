@@ -874,6 +874,8 @@ def test_raw_text_is_parsed_as_the_training_text_was(caplog):
     assert options_as_before(odd, **given) == options_as_before(None, **given)
     with data_error("my.parser"):
         options_as_before({"parser": "my.parser"}, **given)
+    trial = {"parser": "fairseq_syntax.corpus.parsing.chain"}  # what `run --smoke` parses with
+    assert options_as_before(trial, **given).parser == trial["parser"]
     assert options_as_before({"parser": "my.parser", "max_words": 9}, parser="my.parser").max_words == 9
 
 

@@ -49,6 +49,7 @@ PARSERS = {
     "spacy": "fairseq_syntax.corpus.parsing.spacy",
     "udpipe": "fairseq_syntax.corpus.parsing.udpipe",
 }
+WITHOUT_MODELS = "fairseq_syntax.corpus.parsing.chain"  # of trials: each word depends on the one before it
 _WITH_FILES = frozenset({"stanza", "supar", "udpipe"})  # parsers whose models have no other names
 # Parsers that decide on one tree step by step, and have no probabilities of arcs.
 TRANSITION_BASED = frozenset({"spacy", "udpipe"})
@@ -385,7 +386,8 @@ def options_as_before(
     defaults = ParserOptions()
     same = recorded_options(before)
     trained_with = same.pop("parser", defaults.parser)
-    if not parser and trained_with not in PARSERS:  # a third-party module is imported only if the user names it
+    # a third-party module is imported only if the user names it
+    if not parser and trained_with not in (*PARSERS, WITHOUT_MODELS):
         hint = f"name it: --parser {trained_with}, if it is yours"
         raise SyntaxDataError(f"the training text was parsed by {trained_with}", hint=hint)
     if parser and parser != trained_with:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_syntax.corpus.parsing.parser import WITHOUT_MODELS
 from fairseq_syntax.lab.recipes.schema import Recipe, Subset
 
 PAIRS, FIRST, UPDATES, WIDTH, PIECES = 200, 12, 4, 32, 300
-_PARSER = "fairseq_syntax.corpus.parsing.chain"
 _WIDTHS = ("embed-dim", "ffn-embed-dim", "hidden-size", "out-embed-dim", "embed-path")
 _LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs",
              "max-update", "max-tokens")  # fmt: skip
@@ -27,7 +27,7 @@ def smoke(recipe: Recipe) -> Recipe:
     small.corpus.words, small.corpus.download, small.corpus.filter.languages = {}, False, False
     for side in filter(None, (small.parse.source, small.parse.target)):
         # a parser that needs no model, also instead of an existing parse, which covers all sentences
-        side.parser, side.models, side.structured, side.files = _PARSER, None, False, None
+        side.parser, side.models, side.structured, side.files = WITHOUT_MODELS, None, False, None
         side.tokenizer = "spaces" if side.tokenizer == "spaces" else "basic"
     size = small.pieces.size or PIECES
     small.pieces.size = min(size, PIECES) if isinstance(size, int) else {k: min(n, PIECES) for k, n in size.items()}
