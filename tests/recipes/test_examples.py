@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,12 @@ def test_results_of_another_recipe_are_not_taken(tmp_path):
     of_one = changed(**{"commands.multitask.run": "true"})
     assert len(of_one.kept_runs) == 12, "all but the system whose data it makes"
     assert not changed(env="{X: 1}").kept_runs
+
+
+@pytest.mark.checkout
+def test_the_page_of_pretrained_models_has_the_tables_of_what_is_kept(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES / "pretrained")
+    spec = spec_from_file_location("pretrained_page", EXAMPLES / "pretrained" / "page.py")
+    spec.loader.exec_module(page := module_from_spec(spec))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.with_tables(text) == text, "run examples/pretrained/page.py, and read the sentences beside its tables"

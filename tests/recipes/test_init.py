@@ -17,7 +17,7 @@ from fairseq_syntax.lab.recipes.checks import problems
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.stages import Out
-from fairseq_syntax.lab.recipes.start import recipe_system_names
+from fairseq_syntax.lab.recipes.start import recipe_entry, recipe_system_names
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
@@ -73,6 +73,13 @@ def test_every_system_is_beside_the_baseline_and_its_placebo(corpus, kind):
         assert recipe.parse.source.distributions, "LDD reads the parser's probabilities"
         assert recipe.parse.target and recipe.systems["lasyn"].train == {"criterion": "lasyn_em"}
         assert recipe.systems["dbsa"].arch == "dbsa_transformer" and "lasyn.shuffled" not in recipe.systems
+
+
+def test_a_trained_model_is_changed_little_by_the_systems_that_are_added():
+    heads, pascal = (recipe_entry(name, beside="").options for name in ("supervised_heads", "pascal"))
+    assert heads == {"encoder-syntax": "supervised_heads", "child-weight": 0, "parent-weight": 0.1}
+    assert pascal == {"encoder-syntax": "pascal", "pascal-heads": 1, "pascal-layers": -1}
+    assert recipe_entry("pascal").options == {"encoder-syntax": "pascal,relative_positions"}
 
 
 @pytest.mark.checkout

@@ -433,6 +433,7 @@ def test_init_writes_a_recipe_that_starts_from_it(imported, tmp_path, monkeypatc
     )
     plan = Plan(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "recipe.yaml")
     assert [*plan.recipe.systems] == ["finetuned", "imported", "supervised_heads", "supervised_heads.shuffled"]
+    assert plan.recipe.systems["supervised_heads"].options["parent-weight"] == "0.1"
     stages = {stage.name: stage for stage in plan.stages(plan.runs)}
     assert str(stages["train imported/1"].commands[0]).startswith("cp ")
     for name in ("finetuned", "supervised_heads", "supervised_heads.shuffled"):

@@ -50,7 +50,12 @@ _SYSTEM = re.compile(r'^@register_(?:encoder|decoder)_system\("(\w+)"\)$', re.M)
 _LSTM = re.compile(r'^@register_lstm\("(\w+)"\)$', re.M)
 BASELINE, PLACEBO, DEFAULT = "relative_positions", "shuffled", "supervised_heads"
 # Options of systems as in the experiments whose results docs/what-syntax-gives.md reports.
-_MEASURED = {"supervised_heads": {"child-weight": 0}}
+_MEASURED: dict[str, dict[str, Any]] = {"supervised_heads": {"child-weight": 0}}
+# Options with which a system takes little from a trained model in its first updates (docs/pretrained.md).
+_GENTLE: dict[str, dict[str, Any]] = {
+    "supervised_heads": {"child-weight": 0, "parent-weight": 0.1},
+    "pascal": {"pascal-heads": 1, "pascal-layers": -1},
+}
 
 
 def recipe_system_names() -> list[str]:
@@ -92,7 +97,7 @@ def recipe_entry(name: str, user_dir: Sequence[str] = (), beside: str = "relativ
 
     Args:
         user_dir: folders of plugins, whose systems may be named
-        beside: the system that every Transformer gets, too; none if empty
+        beside: the system that every Transformer gets, too; none if empty, for a model that is already trained
 
     Raises:
         SyntaxDataError: there is no such system, or a plugin cannot be imported
@@ -123,7 +128,8 @@ def recipe_entry(name: str, user_dir: Sequence[str] = (), beside: str = "relativ
     decoder = [one for one in preset.get("decoder_syntax", "").split(",") if one]
     options: dict[str, Any] = {}
     if name != beside:
-        options = {"encoder-syntax": ",".join(filter(None, [*encoder, beside])), **_MEASURED.get(name, {})}
+        chosen = _MEASURED if beside else _GENTLE
+        options = {"encoder-syntax": ",".join(filter(None, [*encoder, beside])), **chosen.get(name, {})}
     criterion = criterion_of(preset)
     return RecipeEntry(
         arch,
