@@ -51,7 +51,8 @@ def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
             the installed ones
 
     Raises:
-        SyntaxDataError: a folder does not exist, or its import fails
+        SyntaxDataError: a folder does not exist, or its import fails; fairseq is missing, cannot be imported or does
+            not fit
     """
     from fairseq_syntax import plugins
 
@@ -64,6 +65,7 @@ def register(user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 @cache
 def _register() -> None:
     from fairseq_syntax import compat
+    from fairseq_syntax.compat.owners import remedy
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.faults import report_in_fairseq
 
@@ -74,6 +76,8 @@ def _register() -> None:
         except ModuleNotFoundError as error:
             message = f"{error.name} is not installed, without which only models exported to CTranslate2 can be used"
             raise SyntaxDataError(message, hint="pip install fairseq-syntax") from error
+        except Exception as error:  # such as the release 0.12.2, on Python 3.11 and later
+            raise SyntaxDataError(f"fairseq cannot be imported: {error}", hint=remedy()) from error
         compat.install()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess_hook

@@ -6,7 +6,6 @@ attention, so a model would translate without the parse; and it lacks parameters
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import logging
 import os
@@ -25,12 +24,11 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
+from fairseq_syntax.compat.owners import OWNERS, installed, remedy
 from fairseq_syntax.errors import SyntaxDataError
 
 logger = logging.getLogger(__name__)
 
-TESTED = "fairseq-fixed==0.12.3.1"
-OWNERS = ("fairseq", "fairseq-fixed")  # distributions of the same files
 FUSED = "_transformer_encoder_layer_fwd"  # PyTorch's encoder layer in one operation
 
 # Parameters that this package passes to, or overrides in, what it wraps and builds on.
@@ -61,18 +59,14 @@ def check() -> None:
 
     Two distributions that own its files are warned about where the one that was installed last fits.
     """
-    owners = [name for name in OWNERS if any(importlib.metadata.distributions(name=name))]
     problem = next(_problems(), None)
     if problem is not None:
         version = getattr(fairseq, "__version__", "of unknown version")
         message = f"fairseq {version} does not fit this package: {problem}"
-        hint = f"pip install {TESTED}"
-        if "fairseq" in owners:  # it owns the same files
-            hint = f"pip uninstall --yes {' '.join(OWNERS)}; {hint}"
-        raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=hint)
-    if len(owners) == 2:
+        raise SyntaxDataError(message, path=os.path.dirname(fairseq.__file__), hint=remedy())
+    if len(installed()) == 2:
         message = "%s are both installed and own the same files, so the later one is used; to keep one: %s"
-        logger.warning(message, " and ".join(OWNERS), f"pip uninstall --yes {' '.join(OWNERS)}; pip install {TESTED}")
+        logger.warning(message, " and ".join(OWNERS), remedy())
 
 
 def _problems() -> Iterator[str]:

@@ -47,6 +47,20 @@ def test_an_older_fairseq_is_refused_before_it_is_patched(monkeypatch, of, name,
     assert "fairseq-fixed==" in raised.value.hint and "\n" not in str(raised.value)
 
 
+def test_a_fairseq_that_cannot_be_imported_is_told(tmp_path):
+    """Like the release 0.12.2 on Python 3.11, in one line of the command."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')\n")
+    (tmp_path / "fairseq-0.12.2.dist-info").mkdir()
+    (tmp_path / "fairseq-0.12.2.dist-info/METADATA").write_text("Name: fairseq\nVersion: 0.12.2\n")
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from fairseq_syntax import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", program, str(tmp_path), "translate", "model.pt"]
+    (tmp_path / "model.pt").touch()
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "mutable default" in done.stderr and "pip uninstall --yes fairseq fairseq-fixed; pip install" in done.stderr
+
+
 def test_this_fairseq_is_not_refused(caplog):
     fairseq_version.check()
     assert not caplog.text
