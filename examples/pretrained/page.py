@@ -66,7 +66,8 @@ def starts() -> Table:
 def with_tables(text: str) -> str:
     """The page's text with these tables."""
     for name, table in (("captions", captions()), ("starts", starts())):
-        text, places = re.subn(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", f"{table.render('markdown')}\n", text)
+        below = rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*\n*"
+        text, places = re.subn(below, f"{table.render('markdown')}\n\n", text)
         assert places == 1, name
     return text
 
