@@ -27,6 +27,7 @@ import emulated_cuda
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu, text_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+several_devices = pytest.mark.matrix(1, of="processes on several devices")
 BFLOAT16 = "--bf16"  # which stands for Hydra's: gpu_costs.in_bfloat16
 # How far the losses of three updates may be from the CPU's in float32; in half precision as the plain models' are.
 PRECISIONS = {
@@ -177,6 +178,7 @@ def _reduced(rank: int) -> list[float]:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).tolist()
 
 
+@several_devices
 def test_nccl_with_as_many_processes_as_devices(joined):
     """Each has other sentences, and all have the same gradients."""
     first, *others = joined(torch.cuda.device_count()).run(_reduced)
@@ -190,6 +192,7 @@ def test_two_devices_train_as_one_with_the_joined_batch(two_gpus, row, tmp_path)
     ways.one_of_four(two_gpus, row, tmp_path)
 
 
+@several_devices
 def test_fairseq_starts_a_process_for_each_device(two_gpus, tmp_path):
     """And joins them by NCCL, with its defaults."""
     ways.train(replace(two_gpus, device="--distributed-world-size 2"), "pascal", tmp_path, updates=2)
