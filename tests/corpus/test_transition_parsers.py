@@ -94,6 +94,7 @@ def test_given_words_stay(options):
     assert line.words == words and [token.form for token in line.tokens] == words
 
 
+@pytest.mark.matrix(1)
 def test_through_the_commands(options, tmp_path, caplog):
     text, parse, gold = (tmp_path / name for name in ("text", "text.conllu", "gold.conllu"))
     text.write_text("".join(f"{line}\n" for line in [*sentences(5), ""]))

@@ -107,7 +107,7 @@ def aligned(printed: str) -> list[str]:
 OPTIONS = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --max-tokens 400 --num-workers 0"
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("number, row", list(enumerate(DISTINCT)))
 def test_one_model_in_every_command(bench, on_gpu, number, row, tmp_path):
     """Trained and resumed on the device; validated, searched, aligned and in ensembles as on the CPU.

@@ -220,6 +220,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_option_of_an_optimizer_changes_the_update(toy, name):
     """``--optimizer`` itself, too."""
