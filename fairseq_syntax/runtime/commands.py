@@ -14,9 +14,10 @@ from fairseq_syntax.runtime.files import check_shared
 
 # Starts a command in a new process group, and ends the group when the other end of its stdin is closed, which also
 # happens when the parent is killed. It first detaches from the parent, since Ray kills a worker's children; the exit
-# status is returned through a pipe.
+# status is returned through a pipe. A signal to end that it gets itself is for the group; if it is killed, so is the
+# command (by Linux), which would otherwise go on while its parent takes it for ended.
 WATCHER = """
-import os, signal, subprocess, sys, threading
+import ctypes, os, signal, subprocess, sys, threading
 if os.fork():
     os._exit(0)
 os.setsid()
@@ -25,6 +26,10 @@ def tell(status):
         os.write(1, b"%d" % status)
     except OSError:
         pass  # the parent has been killed
+def end_with_this():
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as output:
     try:
         command = subprocess.Popen(
@@ -33,6 +38,7 @@ with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as ou
             stdout=output if sys.argv[2] else log,
             stderr=log,
             start_new_session=True,
+            preexec_fn=end_with_this,
         )
     except OSError as error:
         log.write(f"{sys.argv[3]}: cannot be started: {error.strerror}\\n".encode())
@@ -46,6 +52,13 @@ def end():
             command.wait(10)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             pass
+def pass_on(number, _):
+    try:
+        os.killpg(command.pid, number)
+    except ProcessLookupError:
+        pass
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, pass_on)
 threading.Thread(target=end, daemon=True).start()
 tell(command.wait())
 """

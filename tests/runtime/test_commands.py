@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -58,3 +60,27 @@ def test_a_command_says_nothing_where_its_parent_was_killed(tmp_path):
         watcher.stdout.close()
         watcher.stdin.close()
         assert watcher.stderr.read() == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_command_goes_on_whose_watcher_was_ended(tmp_path, number):
+    """Its parent takes it for ended, and what comes next would meet it."""
+    said = tmp_path / "said"
+    script = f"echo $PPID $$ > {said}.part; mv {said}.part {said}; exec sleep 100"
+    statuses: list[int] = []
+
+    def run() -> None:
+        statuses.append(run_command(["bash", "-c", script], str(tmp_path), {}, str(tmp_path / "log")))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not said.exists():
+        time.sleep(0.02)
+    watcher, command = map(int, said.read_text().split())
+    os.kill(watcher, number)
+    thread.join(60)
+    assert statuses == [-number]
+    with pytest.raises(ProcessLookupError):
+        for _ in range(500):  # until the system has removed it
+            os.kill(command, 0)
+            time.sleep(0.02)
