@@ -255,7 +255,7 @@ def page(results: Mapping[str, Any]) -> str:
         of_main = corpora_of({"languages": main["languages"]})
         parts |= {
             "tuned_mean": tuned_means(main, first),
-            "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO], metric)),
+            "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO, "linear"], metric)),
             "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),
             "quality": in_both_metrics(lambda metric: parse_table(quality, metric)) if quality else "Not run yet.",
