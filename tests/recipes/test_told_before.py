@@ -169,6 +169,8 @@ def test_all_problems_are_told_at_once_and_nothing_is_started(wrong, capsys):
         assert cli.main(["run", str(path), *more]) == 1
         said = capsys.readouterr()
         assert all(word in said.err for word in ("tset.en", "tset.de", "0,004", "13b"))
+        assert [line.split(": ")[1] for line in said.err.splitlines()] == ["error", "also", "also", "also"]
+    assert cli.main(["run", str(wrong(("metrics: [bleu]", "tokenize: 13b")))]) == 1  # where no stage would fail at once
 
 
 @in_a_process

@@ -17,7 +17,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from toy_data import fairseq
 from untrained import untrained
 
-from fairseq_syntax.compat.search import checked_at_once, ends_in_a_softmax
+from fairseq_syntax.compat.search import checked_at_once, ends_in_a_softmax, last_attention, log_softmax_
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.base_translator import SEARCH_OPTIONS
 
@@ -314,6 +314,16 @@ def test_log_probabilities_are_compared_with_themselves():
         made[made != made] = -5
         assert made.tolist() == [[0, -5 if value != value else value], [1, 2]]
         assert (made != made.clone()).tolist() == [[False] * 2] * 2 and type(made + 1) is torch.Tensor
+
+
+def test_a_softmax_in_place_and_the_attention_of_the_last_step():
+    logits = torch.randn(150, 30)
+    expected = logits.log_softmax(dim=-1)
+    assert log_softmax_(logits) is logits and torch.equal(logits, expected)
+    attention = torch.rand(3, 4, 5)  # of a decoder without a state, which computes all steps anew
+    for extra in (attention, {"attn": attention}, {"attn": [attention]}):
+        assert torch.equal(last_attention(extra), attention[:, 3])
+    assert all(last_attention(extra) is None for extra in (None, {}, {"attn": None}, {"attn": []}, {"attn": [None]}))
 
 
 def test_a_softmax_of_its_own_is_taken(search):
