@@ -66,6 +66,12 @@ LEVELS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """Searches take the forms that they have on GPUs: those for CPUs ask for values."""
+    monkeypatch.setattr("fairseq_syntax.compat.search.has_heap", lambda x: False)
+
+
 def some_lines(seed: int = 1) -> list[Line]:
     rng = random.Random(seed)
     return [random_line(rng, max_words=3, max_sentences=2) for _ in range(4)] + [Line([], [], [], [EOS])]
