@@ -195,7 +195,7 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         if self._is_softmax == [True] and has_heap(tokens):
             with_state = {"incremental_state": incremental_states[0]} if self.has_incremental_states() else {}
             encoded = encoder_outs[0] if self.has_encoder() else None
-            output, extra, *_ = self.models[0].decoder(tokens, encoder_out=encoded, **with_state)
+            output, extra, *_ = self.models[0].decoder.forward(tokens, encoder_out=encoded, **with_state)
             logits = output[:, -1] if temperature == 1 else output[:, -1].div_(temperature)
             log_probs, attention = log_softmax_(logits.float()), last_attention(extra)
         else:
@@ -205,11 +205,10 @@ class EnsembleModel(sequence_generator.EnsembleModel):
 
 def ends_in_a_softmax(model: Any) -> bool:
     """Whether the log-probabilities of a model are the softmax of its decoder's output, as fairseq has it."""
-    if not hasattr(model, "decoder"):
-        return False
-    methods = [getattr(type(part), name) for part in (model, model.decoder) for name in _NORMALIZED]
-    fairseqs_own = all(method.__module__.startswith("fairseq.models.") for method in methods)
-    return fairseqs_own and getattr(model.decoder, "adaptive_softmax", None) is None
+    decoder = getattr(model, "decoder", None)
+    methods = [getattr(type(part), name, None) for part in (model, decoder) for name in _NORMALIZED]
+    fairseqs_own = all(method and method.__module__.startswith("fairseq.models.") for method in methods)
+    return fairseqs_own and getattr(decoder, "adaptive_softmax", None) is None
 
 
 def last_attention(extra: Any) -> Tensor | None:

@@ -87,9 +87,13 @@ def check_precision(cfg: SyntaxTranslationConfig) -> None:
             hint="on a GPU, bfloat16 is common.bf16=true of fairseq-hydra-train; --fp16 and --amp are float16",
         )
     without_gpu = cfg.cpu is True or not torch.cuda.is_available()
-    if cfg.fp16 is True and cfg.memory_efficient_fp16 is not True and without_gpu:
+    half = cfg.fp16 is True or cfg.bf16 is True
+    efficient = cfg.memory_efficient_fp16 is True or cfg.memory_efficient_bf16 is True
+    if half and without_gpu and not efficient and cfg.fp16_no_flatten_grads is not True:
         raise SyntaxDataError(
-            "needs a GPU", option="--fp16", hint="leave it out; --memory-efficient-fp16 works on a CPU, too"
+            "fairseq keeps the gradients of half precision in one tensor on a GPU",
+            option="--fp16" if cfg.fp16 is True else "common.bf16",
+            hint="without one, leave it out, or add --fp16-no-flatten-grads",
         )
 
 

@@ -713,7 +713,7 @@ _SAID = {
 
 def of_fairseq(why: str) -> Outcome:
     """The outcome where fairseq's own model fails: for lack of a GPU, or with it as well."""
-    return Outcome("gpu") if re.search("needs a GPU|on a TPU", why) else Outcome("fairseq", why)
+    return Outcome("gpu") if re.search("on a GPU|on a TPU", why) else Outcome("fairseq", why)
 
 
 def reason(outcome: Outcome) -> str:

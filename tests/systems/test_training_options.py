@@ -176,6 +176,10 @@ def test_a_precision_of_another_device_is_refused(train, option):
 
 
 @trainings
+def test_half_precision_works_on_a_cpu_where_gradients_stay_apart(train):
+    assert train("--fp16", "--fp16-no-flatten-grads").updates > 0
+
+
 def test_a_metric_that_validation_does_not_log_is_told_before_training(train, tmp_path):
     """fairseq ends in a KeyError after the first epoch. The check advances no random generator."""
     with data_error("pll", "ppl", option="--best-checkpoint-metric"):
