@@ -1,7 +1,9 @@
 """Write the trees that a model predicts.
 
-These are the trees of the model's parent head (supervised_heads, lisa or dbsa in its encoder) as CoNLL-U. The input is
-raw text, or CoNLL-U, of which only the tokens are used. MISC has the probability of each head, as Arcs=HEAD:dep:P.
+These are the trees of the model's parent head (supervised_heads, lisa or dbsa in its encoder), or with --head of any
+other, as CoNLL-U. The input is raw text, or CoNLL-U, of which only the tokens are used. MISC has the probability of
+each head, as Arcs=HEAD:dep:P. With --choose, nothing is written, and all heads of the encoder are ranked by the share
+of words that attend most to the parent that they have in the input, best first.
 
     fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu
 """
@@ -13,14 +15,22 @@ from itertools import islice
 from shlex import quote
 from typing import Any
 
-from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, USER_DIR, positive, probability
+from fairseq_syntax.cli.arguments import CHECKPOINT, DATA, DEVICE, USER_DIR, natural, positive, probability
 from fairseq_syntax.cli.command import Command, Flag, Group, Option
 from fairseq_syntax.cli.common import is_stream, opened, read_sentences, refuse
 from fairseq_syntax.cli.parse import parser_options, tokenizer
-from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
+from fairseq_syntax.corpus.conllu import is_conllu, read_conllu, write_conllu
 from fairseq_syntax.corpus.header import header
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import finished, progress
 from fairseq_syntax.runtime.files import check_output
+
+
+def layer_and_head(text: str) -> tuple[int, int]:
+    """``LAYER,HEAD`` as numbers."""
+    layer, _, head = text.partition(",")
+    return int(natural(layer)), int(natural(head))
+
 
 ARGUMENTS = [
     CHECKPOINT,
@@ -28,6 +38,8 @@ ARGUMENTS = [
     Option("--input FILE", "text or .conllu, may be compressed (default: text on stdin)", default="-"),
     Option("--output FILE", "CoNLL-U file to write (default: stdout)", default="-"),
     Option("--system NAME", "which system's head, if several have one"),
+    Option("--head LAYER,HEAD", "any head of the encoder, both from 0; also of a plain model", type=layer_and_head),
+    Flag("--choose", "rank all heads by the parses in --input, instead of writing trees"),
     DEVICE,
     USER_DIR,
     Option("--batch-size PIECES", "pieces per batch", type=positive, default=4000),
@@ -55,12 +67,22 @@ def main(args: Namespace) -> None:
         refuse(args, of_raw_text, f"the tokens of {args.input} are taken")
     if not args.distributions:
         refuse(args, ["min_prob"], "only applies with --distributions", "give both")
+    if args.head is not None or args.choose:
+        refuse(args, ["system"], "names a head that was trained on parents, instead of --head and --choose")
+    if args.choose:
+        refuse(args, ["head", "output", "distributions"], "--choose ranks all heads, and writes no trees")
+        if not is_conllu(args.input):
+            raise SyntaxDataError("heads are ranked by a parse: give a .conllu file", option="--input")
     # Without lisa_gold, with which the head would attend to given parents.
     (model,), _, task = load_models([args.model], args.data, device=args.device, lisa_gold=False)
     lang = args.lang or task.cfg.source_lang
     # No limit of words, since the model encodes whole lines.
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
-    parser = ParentHeadParser(options, model, task, args.system)
+    parser = ParentHeadParser(options, model, task, args.system, head=args.head, choose=args.choose)
+    if args.choose:
+        for place, (share, (layer, head)) in enumerate(parser.rank_heads(read_conllu(args.input)), start=1):
+            print(f"{place:3}  {100 * share:6.2f} %  layer {layer}, head {head}")
+        return
     sentences: Iterable[Any] = read_sentences(args.input)
     if is_stream(args.input):  # a stream can be read only once
         sentences = list(sentences)

@@ -139,6 +139,16 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     assert [first.heads[word] for word in (1, 4, 5)] == [0, 3, 3] and {first.heads[w] for w in (0, 2, 3)} <= {0, 2, 3}
     assert empty.words == [] and single.heads == [0]
 
+    # The trained head among all, and its trees as those of any head: with --lisa-gold it is read from the text, too.
+    where = {"heads": (1, 1), "lisa": (1, 0)}[name]
+    assert cli.main(["tree", str(checkpoint), "--input", str(gold), "--choose"]) == 0
+    (_, share, _, *best), *others = (row.split() for row in capsys.readouterr().out.splitlines())
+    assert best == f"layer {where[0]}, head {where[1]}".split() and float(share) > 95
+    assert len(others) == 7 and all(float(row[1]) < float(share) for row in others)
+    assert cli.main([*tree, "--input", str(gold), "--head", "{},{}".format(*where)]) == 0
+    assert [line.heads for line in read_conllu(out)] == [line.heads for line in lines]
+    refused([*tree, "--input", str(gold), "--head", "1,4"], option="--head")
+
     with logged("fairseq.logging.progress_bar") as log:
         fairseq("validate", corpus / "bin", "--task", "syntax_translation", "--valid-subset",
                 "valid", "--path", checkpoint, "--cpu", "--batch-size", 20)  # fmt: skip
@@ -153,6 +163,12 @@ def test_a_model_without_a_parent_head(corpus):
     checkpoint = train_model(corpus, "plain", "--arch", "supervised_head_transformer", "--parent-weight", 0,
                              "--criterion", "supervised_head", updates=2)  # fmt: skip
     refused(["tree", str(checkpoint), "--input", str(corpus / "test.en")], "no head that predicts parents")
+    out = corpus / "plain.conllu"
+    assert (
+        cli.main(["tree", str(checkpoint), "--input", str(corpus / "test.en"), "--head", "0,3", "--output", str(out)])
+        == 0
+    )
+    assert len(list(read_conllu(out))) == 60, "of any head, they can be had"
     refused(["tree", "nothing.pt", "--input", str(corpus / "test.en")], path="nothing.pt")
 
 
@@ -228,9 +244,12 @@ def test_options_of_trees_are_looked_at_before_the_model(tmp_path, capsys):
         (["--split-sentences"], {"option": "--split-sentences"}),
         (["--min-prob", "0.1"], {"option": "--min-prob"}),
         (["--distributions", "--min-prob", "0.1"], {"path": "no.pt"}),
+        (["--choose", "--head", "0,1"], {"option": "--head"}),
+        (["--head", "0,1", "--system", "lisa"], {"option": "--system"}),
+        (["--choose", "--input", str(tmp_path / "text")], {"option": "--input"}),
     ):
         refused([*tree, *more], **about)
-    for more in (["--batch-size", "-5"], ["--min-prob", "7"], ["--device", "tpu"]):
+    for more in (["--batch-size", "-5"], ["--min-prob", "7"], ["--device", "tpu"], ["--head", "1"]):
         with pytest.raises(SystemExit):
             cli.main([*tree, *more])
         assert more[0] in capsys.readouterr().err
