@@ -3,10 +3,10 @@
 It is one operation with its own backward pass. With single operations, autograd would store the scores before and after
 the factor as well as the weights, each ``[B, H, T, T]``, and compute as many gradients of that size. Here the scores
 become the weights in place, only the weights are stored, and their gradient is computed in place too. The function is
-``softmax(q kᵀ ⊙ P) v``, for sentences short enough for ``[T, T]`` tensors; for factors that are mostly zero, see
-:mod:`fairseq_syntax.model.sparse_factors`. PyTorch's fused attention, which keeps no such tensor, is as fast up to 256
-tokens on a CPU, and 1.7 times as fast at 1,024 (``layer/pascal@1024`` of ``bench``): it can add to scores, but not
-multiply them.
+``softmax(q kᵀ ⊙ P) v``, for sentences short enough for ``[T, T]`` tensors; for factors with few entries, see
+:mod:`fairseq_syntax.model.sparse_factors`. On a CPU, a long sentence with a factor that is 0 outside a window of each
+query takes the form of :mod:`fairseq_syntax.model.window_factors` (``layer/pascal@1024`` of ``bench``). PyTorch's fused
+attention can add to scores, but not multiply them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, divided, plain_attention
 from fairseq_syntax.model.devices import full_precision
+from fairseq_syntax.model.window_factors import window_factor_attention
 
 
 class FactorTerm(ScoreTerm):
@@ -41,8 +42,19 @@ class FactorTerm(ScoreTerm):
     def attend(self, inputs: HeadInputs, key_padding_mask: Tensor | None) -> Tensor | None:
         if self.tensors:
             return None
+        if not self._add and (attended := self._by_windows(inputs, key_padding_mask)) is not None:
+            return attended
         mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
         return _DenseFactorAttention.apply(inputs.q, inputs.k, inputs.v, self.factor, mask, self.heads, self._add)
+
+    def _by_windows(self, inputs: HeadInputs, padding: Tensor | None) -> Tensor | None:
+        """:meth:`attend` where the factor has windows that are narrow for the length; other heads attend as ever."""
+        scaled, others = divided(self.heads, inputs.q, inputs.k, inputs.v)
+        attended = window_factor_attention(*scaled, self.factor, padding)
+        after = others[1]  # the scaled heads are the first ones
+        if attended is None or after is None:
+            return attended
+        return torch.cat([attended, plain_attention(*after, padding)], dim=1)
 
 
 class _DenseFactorAttention(torch.autograd.Function):
@@ -71,7 +83,7 @@ class _DenseFactorAttention(torch.autograd.Function):
         q, k, v, weights, *factor = ctx.saved_tensors
         grad_v = weights.transpose(2, 3) @ grad
         grad_weights = grad @ v.transpose(2, 3)
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, 3, weights.dtype)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, 3, weights.dtype, grad_input=grad_weights)
         if factor:
             grad_scores[:, ctx.heads].mul_(factor[0])
         return grad_scores @ k, grad_scores.transpose(2, 3) @ q, grad_v, None, None, None, None

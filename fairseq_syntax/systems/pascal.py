@@ -31,8 +31,9 @@ NEGLIGIBLE = 1e-30
 def gaussian_window(distance: Tensor, variance: float) -> Tensor:
     """``exp(−d² / 2σ²)``, elementwise, for distances d; exactly 0 if below :data:`NEGLIGIBLE`."""
     exponent = distance.square() * (-0.5 / variance)
-    # The clamp prevents denormal numbers in the first place.
-    return F.threshold(exponent.clamp(min=-80).exp(), NEGLIGIBLE, 0.0)
+    # The clamp prevents denormal numbers in the first place. In place, since for long sentences a new tensor takes
+    # longer than what is computed in it; nothing here needs a gradient.
+    return F.threshold(exponent.clamp_(min=-80).exp_(), NEGLIGIBLE, 0.0, inplace=True)
 
 
 def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
@@ -43,7 +44,7 @@ def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
         position: j, counted from the same origin
         variance: σ²
     """
-    return gaussian_window(position - parent, variance) / math.sqrt(2 * math.pi * variance)
+    return gaussian_window(position - parent, variance).div_(math.sqrt(2 * math.pi * variance))
 
 
 def one_hot(parent: Tensor, position: Tensor) -> Tensor:

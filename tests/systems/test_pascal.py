@@ -16,6 +16,7 @@ from random_parses import EOS, PAD, Line, batch, flat, pad, random_line
 from tiny_syntax import encode, sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model import window_factors
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
@@ -260,6 +261,34 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
             into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
         for a, b in zip(actual, expected):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("options", [{}, {"parent_only": True}, {"parent_ignoring": 0.2}], ids=str)
+def test_windows_of_long_sentences_are_the_dense_form(options, left, monkeypatch):
+    """With gradients, for two of three heads, with padding and short lines; not if all columns have a factor."""
+    used = []
+    monkeypatch.setattr(window_factors, "SHORTEST", 40)
+    monkeypatch.setattr(window_factors, "ROWS", 5)
+    windows = window_factors.Windows.of
+    monkeypatch.setattr(window_factors.Windows, "of", lambda *args: used.append(windows(*args)) or used[-1])
+    rng = random.Random(1)
+    lines = [*(random_line(rng, max_words=12, max_sentences=12) for _ in range(5)), EMPTY]
+    syntax = batch(lines, left)
+    assert syntax.size[1] >= 40
+    inputs = [torch.randn(syntax.size[1], len(lines), 3, 8, dtype=torch.float64).permute(1, 2, 0, 3) for _ in range(3)]
+    gradient = torch.randn_like(inputs[0])
+    for padding in (pad(lines, left).eq(PAD), None):
+        term = scaling(2, pascal_variance=0.05, **options).train().term(Step.of(syntax), 0)
+        actual, expected = [], []
+        for form, into in ((partial(at_once, term), actual), (partial(by_scores, term), expected)):
+            q, k, v = (x.detach().requires_grad_() for x in inputs)
+            out = form(q, k, v, padding)
+            into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
+        for a, b in zip(actual, expected):
+            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+    assert len(used) == 2 and None not in used
+    assert window_factors.window_factor_attention(q, k, v, torch.ones(len(lines), 1, *[q.size(2)] * 2)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
