@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairseq_syntax.lab.recipes.layout import Scored
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load_recipe
+from fairseq_syntax.lab.recipes.report import Results, _in_other_metrics
 from fairseq_syntax.lab.recipes.side_by_side import chosen, differences
-from fairseq_syntax.lab.recipes.verdict import caption, changes, command, is_too_low, sentence
+from fairseq_syntax.lab.recipes.verdict import caption, changes, command, sentence
+from fairseq_syntax.lab.scoring.names import is_too_low
 
 PAPER = """
 corpus: {source: en, target: de, train: t, valid: v, tests: {test: s}}
@@ -43,6 +46,17 @@ def test_a_sentence_says_who_is_ahead_and_whether_that_can_be_told(report, said,
     text = sentence(report, "BLEU", "plain", "test")
     assert all(one in text for one in ("PASCAL", "plain", *said)) and not any(one in text for one in not_said)
     assert is_too_low(report, "BLEU") == ("too low" in text)
+
+
+@pytest.mark.parametrize("score, notes", [(40.0, 1), (8.0, 0)])
+def test_no_other_metric_is_named_in_which_scores_are_too_low(score, notes):
+    report = scored(0.17, 0.35, 0.3)
+    for system in report["systems"]:
+        system["mean"]["chrF"] = score
+    report["systems"][1]["tests"]["chrF"] = {"difference": 1.0, "holm": {"bootstrap": 0.001}}
+    table = Scored("test")
+    results = Results({table: {**report, "signatures": {"BLEU": "", "chrF": ""}}}, {})
+    assert len(list(_in_other_metrics(results, [table], "BLEU"))) == notes
 
 
 def test_no_sentence_of_a_baseline_alone():

@@ -11,6 +11,7 @@ import pytest
 import sacrebleu
 
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.scoring import names
 from fairseq_syntax.lab.scoring import shares as scoring_shares
 from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate
 from fairseq_syntax.lab.scoring.evaluation import score_tables as score_tables
@@ -178,3 +179,28 @@ def test_notes_name_what_was_drawn_and_a_baseline_of_one_seed(groups, monkeypatc
     notes = [note for table in (*gains, *by_length, *score_tables(report)) for note in table.notes]
     assert sum(f"over {over}, and over seeds" in note for note in notes) == 3
     assert not any(f"over {'groups' if groups is None else 'sentences'}, and" in note for note in notes)
+
+
+def test_scores_that_are_too_low_have_no_marks(monkeypatch):
+    """A bootstrap of BLEU 0.17 against 0.35 is sure, and says nothing of a system."""
+    monkeypatch.setattr(scoring_shares, "DRAWS", 200)
+    monkeypatch.setattr(scoring_shares, "DRAWS_BY", 50)
+    of = {"S": [noisy(0.1, 1)], "S.linear": [noisy(0.3, 2)], "base": [noisy(0.6, 3)]}
+    systems = [ScoredSystem(name, [Translations("", lines, []) for lines in each]) for name, each in of.items()]
+    parses = [ParsedLine(words=["w"] * (1 + number % 2)) for number in range(30)]
+    by = [Property.of("length@1")]
+    options = ScoreOptions(metrics=["bleu"], resamples=200, trials=0, by=by, controls=["linear"], controls_by=by)
+    report = evaluate(systems, [REFERENCES], options, baseline="base", parses=parses)
+
+    def texts():
+        (gains, by_length), scores = shares_tables(report, "test"), list(score_tables(report))
+        return gains[0].render(), [table.render() for table in (*by_length, *scores)]
+
+    shares, others = texts()
+    assert "*" in shares.partition("significant")[0] and any("0.001*" in text or "0.005*" in text for text in others)
+    monkeypatch.setitem(names.LEAST_SCORES, "BLEU", 101.0)
+    shares, others = texts()
+    assert "too low to compare" in shares and "significant" not in shares and "(" not in shares.partition("too low")[0]
+    compared = [text for text in others if "; * below" in text]
+    assert compared and all("too low to compare" in text and "0.001*" not in text for text in compared)
+    assert not any("BLEU by length" in text and "S.linear, gain" in text for text in others)

@@ -20,17 +20,15 @@ from fairseq_syntax.lab.recipes.side_by_side import SideBySide, first_run, side_
 from fairseq_syntax.lab.recipes.verdict import (
     caption,
     command,
-    is_too_low,
     leader,
     pairs_of,
     sentence,
     significance,
     told,
-    too_low,
 )
 from fairseq_syntax.lab.scoring.evaluation import DISTINCT, score_tables
 from fairseq_syntax.lab.scoring.logs import Curves
-from fairseq_syntax.lab.scoring.names import METRICS
+from fairseq_syntax.lab.scoring.names import METRICS, is_too_low, too_low
 from fairseq_syntax.lab.scoring.shares import shares_tables as share_tables
 from fairseq_syntax.lab.scoring.shares import units_drawn
 from fairseq_syntax.lab.scoring.tables import Table, number, over_seeds
@@ -246,7 +244,7 @@ def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -
                 first, said = (significance(system, name) for name in (metric, other))
                 if said.startswith("yes") and said != first:
                     differing.append(f"{system['name']} ({'worse' if said.endswith('worse') else 'better'})")
-            if differing:
+            if differing and not is_too_low(results.reports[table], other):
                 yield f"significant in {other}, {table.test}, unlike in {metric}: {', '.join(differing)}"
 
 

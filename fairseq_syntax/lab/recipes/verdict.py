@@ -10,11 +10,9 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import as_yaml, load_recipe, written_in
 from fairseq_syntax.lab.recipes.schema import ParseSide
-from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER
+from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, is_too_low, too_low
 from fairseq_syntax.lab.scoring.tables import number
 
-# Below these, a model has learned so little that its scores say nothing of a system; a bootstrap does not know that.
-LEAST_SCORES = {"BLEU": 3.0, "BLEU-char": 3.0, "chrF": 15.0, "exact": 1.0}
 # What a result does not depend on.
 _ELSEWHERE = (
     "extends",
@@ -40,17 +38,6 @@ def significance(entry: Mapping[str, Any], metric: str) -> str:
     if p is None or p >= 0.05:
         return "–" if p is None else "no"
     return "yes, worse" if (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER) else "yes"
-
-
-def is_too_low(report: Mapping[str, Any], metric: str) -> bool:
-    """Whether even the best score of a metric is too low for a comparison."""
-    scores = [system["mean"][metric] for system in report["systems"] if metric in system["mean"]]
-    return bool(scores) and max(scores) < LEAST_SCORES.get(metric, 0.0)
-
-
-def too_low(metric: str) -> str:
-    """What is said in place of a comparison of such scores."""
-    return f"{metric} below {LEAST_SCORES[metric]:g}: too low to compare systems"
 
 
 def leader(report: Mapping[str, Any], metric: str, baseline: str) -> str | None:

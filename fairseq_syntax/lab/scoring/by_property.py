@@ -16,6 +16,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer, with_unknown_words
+from fairseq_syntax.lab.scoring.names import is_too_low, too_low
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds, correct, enough_sentences
 from fairseq_syntax.lab.scoring.tables import DETECTABLE, Table, corrected, number, p_value
@@ -144,21 +145,27 @@ def _tested(part: Mapping[str, Any], metric: str) -> list[tuple[Mapping[str, Any
     ]
 
 
-def syntax_tables(parts: Sequence[Mapping[str, Any]], baseline: str, over: str = "sentences") -> list[Table]:
+def syntax_tables(
+    parts: Sequence[Mapping[str, Any]],
+    baseline: str,
+    over: str = "sentences",
+    report: Mapping[str, Any] | None = None,
+) -> list[Table]:
     """For each property and metric, a table of scores and, for several systems, one of differences.
 
     Args:
         over: what the bootstrap drew, ``sentences`` or ``groups``
+        report: the scores of all sentences, which may be too low to compare systems
     """
     return [
         table
         for part in parts
         for metric in part["intervals"][0]["scores"]
-        for table in _syntax_tables(part, metric, baseline, over)
+        for table in _syntax_tables(part, metric, baseline, over, report is not None and is_too_low(report, metric))
     ]
 
 
-def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: str) -> list[Table]:
+def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: str, low: bool) -> list[Table]:
     name, intervals = part["property"], part["intervals"]
     systems = list(intervals[0]["scores"][metric])
     tested = len(_tested(part, metric))
@@ -170,7 +177,7 @@ def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: st
         for system, one in entry["differences"][metric].items():
             differences.append([label, system, _with_interval(one, "difference", "+")])
             if tested:
-                p, adjusted = p_value(one.get("p"), star=False), p_value(one.get("p_holm"))
+                p, adjusted = p_value(one.get("p"), star=False), p_value(one.get("p_holm"), star=not low)
                 differences[-1] += [number(one.get("detectable")), p, adjusted]
     resampled = sum("low" in entry["scores"][metric][systems[0]] for entry in intervals)
     notes = ["in brackets: 95 % bootstrap intervals"] if resampled else []
@@ -182,6 +189,7 @@ def _syntax_tables(part: Mapping[str, Any], metric: str, baseline: str, over: st
         notes = [
             DETECTABLE,
             f"p of the bootstrap over {over}, and over seeds where there are several; {corrected(tested)}",
+            *([too_low(metric)] if low else []),
         ]
         title = f"{metric} by {name}, against {baseline}"
         tables.append(Table(title, header, differences, notes if tested else []))

@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError, meant, quoted
 from fairseq_syntax.lab.scoring.by_property import by_length, by_syntax, length_table, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import UNKNOWN, Scorer, beer, distinct_1
-from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, USUAL, is_too_low, too_low
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import drawn_from, shares, units_drawn
@@ -298,7 +298,7 @@ def score_tables(report: Mapping[str, Any]) -> Iterator[Table]:
     if "by_length" in report:
         yield length_table(report["by_length"], names, report["sentences"], baseline)
     if "by_syntax" in report:
-        yield from syntax_tables(report["by_syntax"], baseline or names[0], units_drawn(report))
+        yield from syntax_tables(report["by_syntax"], baseline or names[0], units_drawn(report), report)
 
 
 def _score_table(report: Mapping[str, Any]) -> Table:
@@ -328,14 +328,15 @@ def _test_table(report: Mapping[str, Any], baseline: str, tested: Mapping[str, M
     entries = [(name, metric, tests) for name, of in tested.items() for metric, tests in of.items()]
     present = [name for name in TESTS if any(name in tests["holm"] for _, _, tests in entries)]
     detectable = any("detectable" in tests for _, _, tests in entries)
+    low = {metric for _, metric, _ in entries if is_too_low(report, metric)}
     rows = []
     for system, metric, tests in entries:
         power = [number(tests.get("detectable"))] if detectable else []
-        cells = [p_value(tests["holm"].get(name)) for name in present]
+        cells = [p_value(tests["holm"].get(name), star=metric not in low) for name in present]
         rows.append([system, metric, f"{tests['difference']:+.2f}", *power, *cells])
     header = ["system", "metric", "difference"] + (["MDD"] if detectable else []) + [TESTS[name] for name in present]
     holm_of = f", with Holm's correction for the {len(tested)} comparisons of a metric" if len(tested) > 1 else ""
-    notes = [f"p of each test{holm_of}; * below 0.05"]
+    notes = [f"p of each test{holm_of}; * below 0.05", *map(too_low, sorted(low))]
     if detectable:
         notes.append(DETECTABLE)
     if "bootstrap" in present:

@@ -1,8 +1,9 @@
 """Names of metrics and tokenizers in options, without importing their libraries, which takes seconds."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from fairseq_syntax.corpus.words import WITHOUT_SPACES, has_no_spaces, language_of
 
@@ -17,10 +18,23 @@ METRICS = {
 }
 DISTINCT_KEY = "distinct1"  # computed without references
 LOWER_IS_BETTER = frozenset({"TER"})
+# Below these, a model has learned so little that its scores say nothing of a system; a bootstrap does not know that.
+LEAST_SCORES = {"BLEU": 3.0, "BLEU-char": 3.0, "chrF": 15.0, "exact": 1.0}
 # The default metrics.
 USUAL = (*(key for key in METRICS if key not in ("bleu_char", "exact")), DISTINCT_KEY)
 # sacrebleu's tokenizers for languages without spaces, and for Korean.
 _TOKENIZERS = dict.fromkeys(WITHOUT_SPACES, "char") | {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+
+
+def is_too_low(report: Mapping[str, Any], metric: str) -> bool:
+    """Whether even the best score of a metric is too low for a comparison, in a report of ``fairseq-syntax score``."""
+    scores = [system["mean"][metric] for system in report["systems"] if metric in system["mean"]]
+    return bool(scores) and max(scores) < LEAST_SCORES.get(metric, 0.0)
+
+
+def too_low(metric: str) -> str:
+    """What is said in place of a comparison of such scores."""
+    return f"{metric} below {LEAST_SCORES[metric]:g}: too low to compare systems"
 
 
 def tokenizer_of(lang: str) -> str:

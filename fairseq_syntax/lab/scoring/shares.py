@@ -18,6 +18,7 @@ Intervals are those of :class:`fairseq_syntax.lab.scoring.significance.Resampled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.scoring.by_property import Runs, by_property
 from fairseq_syntax.lab.scoring.intervals import Estimate, cells, if_enough
 from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.names import is_too_low, too_low
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, bounds
 from fairseq_syntax.lab.scoring.tables import Table
@@ -145,12 +147,13 @@ def shares_tables(report: Mapping[str, Any], of: str) -> tuple[list[Table], list
     """The tables of a report's ``shares`` by metric, whose titles end in ``of``, and by metric and property."""
     found, count, over = report["shares"], drawn_from(report), units_drawn(report)
     seeds = {one["name"]: len(one["runs"]) for one in report["systems"] if one["name"] == found["baseline"]}
+    low = {metric for metric in found["metrics"] if is_too_low(report, metric)}
     gains = [
-        share_table(metric, rows, f"{metric}, {of}", count, over, seeds)
+        share_table(metric, rows, f"{metric}, {of}", count, over, seeds, metric in low)
         for metric, rows in found["metrics"].items()
         if rows
     ]
-    by = [by_table(metric, part, over) for metric, parts in found["by"].items() for part in parts]
+    by = [by_table(metric, part, over) for metric, parts in found["by"].items() for part in parts if metric not in low]
     return gains, [table for table in by if table is not None]
 
 
@@ -161,6 +164,7 @@ def share_table(
     count: int,
     over: str = "sentences",
     baseline: Mapping[str, int] | None = None,
+    is_low: bool = False,
 ) -> Table:
     """The result of :func:`measure_shares` as a table with one row per system and control.
 
@@ -168,20 +172,25 @@ def share_table(
         count: the number of sentences, or groups of them
         over: what the bootstrap draws (:func:`units_drawn`)
         baseline: the number of the baseline's seeds, by its name
+        is_low: whether the scores are too low to compare systems; the table then has neither intervals nor shares
     """
+    least = math.inf if is_low else LEAST_SENTENCES
+
+    def shown(estimate: Estimate) -> Estimate:
+        return estimate[:1] if count < least else estimate
+
     body: list[list[str | Estimate]] = []
     seeds = {**(baseline or {}), **{row["system"]: row["seeds"] for row in rows}}
     without: set[str] = set()  # the kinds of gains that have no share
     harmful: list[str] = []  # controls that lose
     for row in rows:
-        first: list[str | Estimate] = [row["system"], if_enough(row["gain"], count)]
+        first: list[str | Estimate] = [row["system"], shown(row["gain"])]
         if not row["controls"]:
             body.append([*first, "", "", "", ""])
         for control, share in row["controls"].items():
             value, low, high = (f"{100 * figure:.0f}" for figure in share["kept"] or [0, 0, 0])
-            kept = f"{value} % ({low} to {high})" if share["kept"] and count >= LEAST_SENTENCES else ""
-            gain, syntax = (if_enough(share[name], count) for name in ("gain", "syntax"))
-            body.append([*first, control, gain, syntax, kept])
+            kept = f"{value} % ({low} to {high})" if share["kept"] and count >= least else ""
+            body.append([*first, control, shown(share["gain"]), shown(share["syntax"]), kept])
             first = ["", ""]
             twin = f"{row['system']}.{control}"
             seeds[twin] = share["seeds"]
@@ -190,15 +199,15 @@ def share_table(
             if not kept:
                 without.add("loss" if row["gain"][2] < 0 else "gain that may be 0")
     header = ["system", f"gain, {metric}", "control", "gain with it", "parse − control", "kept with it"]
-    notes = [INTERVALS.format(over)]
+    notes = [too_low(metric) if is_low else INTERVALS.format(over)]
     if count < LEAST_SENTENCES:
-        notes.append(TOO_FEW)
-    else:
+        notes += [] if is_low else [TOO_FEW]
+    elif not is_low:
         notes += [f"no share is given of a {kind}" for kind in sorted(without)]
-    if harmful and count >= LEAST_SENTENCES:
+    if harmful and count >= least:
         harm = "worse than the baseline, so that the parse − control does not measure syntax alone"
         notes.append(f"{harm}: {', '.join(harmful)}")
-    if lone := [name for name, count in seeds.items() if count == 1]:
+    if not is_low and (lone := [name for name, count in seeds.items() if count == 1]):
         notes.append(f"one seed of {', '.join(lone)}: the intervals say nothing of other seeds")
     texts, marked = cells(body)
     return Table(title, header, texts, [*marked, *notes])
