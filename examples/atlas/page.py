@@ -20,6 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from by_language import languages_table, length_penalties, other_metrics, others_table, planned, where
+from from_models import agreement_table, attachment_table
 from relative import corpora_of, draw_gains, mean_table, others_beside, plain_table, relative_table
 from shared import (
     MARKERS,
@@ -256,6 +257,10 @@ def page(results: Mapping[str, Any]) -> str:
         parts |= {
             "tuned_mean": tuned_means(main, first),
             "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO, "linear"], metric)),
+            "attachment": attachment_table(results.get("attachment", {}), first, [PLACEBO, "linear"]).render(
+                "markdown"
+            ),
+            "agreement": agreement_table(results.get("agreement", {})).render("markdown"),
             "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),
             "quality": in_both_metrics(lambda metric: parse_table(quality, metric)) if quality else "Not run yet.",

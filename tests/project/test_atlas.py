@@ -1,6 +1,7 @@
 """The atlas: word order against scipy's Kendall's tau, what is kept of runs, and the page, held to its results."""
 
 import copy
+import gzip
 import itertools
 import json
 import random
@@ -24,11 +25,15 @@ from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.scoring.intervals import shown_estimate as _shown
+from fairseq_syntax.lab.scoring.intervals import survivors
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
 try:
+    import agreement
+    import attachment
     import by_language
+    import from_models
     import length_penalty
     import measure
     import page
@@ -170,6 +175,51 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     assert f"{min(positions):.1f} to {max(positions):.1f} BLEU" in readme
 
 
+def test_the_figures_on_heads_and_contrastive_pairs_are_those_of_the_results(results):
+    text = " ".join(page.page(results).split())
+    prose = text.partition("## Do the heads learn")[2].partition("## The same with more dropout")[0]
+    points = from_models.runs_with(results["attachment"], "PSH")
+    uas, gains = zip(*points)
+    languages = results["attachment"]["languages"].values()
+    own = [run["uas"] for runs in languages for name, run in runs.items() if name.startswith("relative/")]
+    assert f"of {min(uas):.0f} to {max(uas):.0f} % of the words" in prose
+    assert f"gain from {min(gains):+.2f} to {max(gains):+.2f} BLEU" in prose
+    next_words = results["attachment"]["controls"]["next word"]
+    assert (
+        f"finds {min(own):.0f} to {max(own):.0f} %, where the next word alone would be right in {next_words:.0f} %"
+        in prose
+    )
+    assert f"There are {len(points)} runs" in prose
+    assert f"(n = {len(points)})" in prose
+    rows = {(row["set"], row.get("distance")): row for row in results["agreement"]["rows"]}
+    (chance,) = {rows["subj_verb_agreement", None]["accuracy"][name][0] < 60 for name in ("relative", "relative+PSH")}
+    assert chance, "little better than chance"
+    assert not any(survivors([estimate for row in rows.values() for estimate in row["against"].values()]))
+    wholes = [row["against"] for (_, distance), row in rows.items() if distance is None]
+    parse, placebo = zip(*([each[f"relative+{name}"][0] for name in ("PSH", "PSH.shuffled")] for each in wholes))
+    assert [one > 0 for one in parse] == [one > 0 for one in placebo], "the placebo goes where the parse goes"
+    assert f"({rows['subj_verb_agreement', 'over 5 words']['pairs']} over five words)" in prose
+    sizes = [row["pairs"] for (name, distance), row in rows.items() if name == "subj_verb_agreement"]
+    assert sizes[0] == sum(sizes[1:])
+
+
+def test_tables_of_models_say_what_has_not_been_run():
+    """Without any results, and with a language whose control has no baseline of its seed."""
+    assert shared.NOT_RUN in from_models.agreement_table({}).render()
+    assert shared.NOT_RUN in from_models.attachment_table({}, "PSH", ["shuffled"]).render()
+    runs = {"relative/1": {"uas": 20.25, "gain": None}, "relative+PSH/1": {"uas": 90.0, "gain": 0.5}}
+    runs["relative+PSH.shuffled/2"] = {"uas": 30.0, "gain": None}
+    table = from_models.attachment_table(
+        {"languages": {"Czech": runs}, "controls": {"shuffled": 25.0}}, "PSH", ["shuffled"]
+    )
+    first, second = table.rows
+    assert first == ["Czech", "1", "20.2", "90.0", "+0.50", shared.NOT_RUN, shared.NOT_RUN]
+    assert second == ["Czech", "2", *[shared.NOT_RUN] * 3, "30.0", shared.NOT_RUN]
+    assert any("*shuffled* 25.0" in note for note in table.notes) and not any("correlation" in n for n in table.notes)
+    points = [(1.0, 3.0), (2.0, 2.5), (4.0, 2.75)]
+    assert from_models.correlation(points) == pytest.approx(-0.5)
+
+
 def test_the_mean_of_the_placebo_is_that_of_the_languages_that_have_it(monkeypatch):
     parse, placebo = "relative+PSH", "relative+PSH.shuffled"
     run = dict(zip(SIX, [["relative", parse, placebo]] * 2 + [["relative", parse]] * 2 + [["relative"], []]))
@@ -179,6 +229,91 @@ def test_the_mean_of_the_placebo_is_that_of_the_languages_that_have_it(monkeypat
     tuned = measure.tuned()
     assert tuned["mean"] == [*SIX[:4]] and tuned["with_placebo"] == [*SIX[:2]]
     assert [*tuned["languages"].values()] == [{"relative": {"run": names} if names else {}} for names in run.values()]
+
+
+def parse_of(rows):
+    """A parse of one sentence from WORD/HEAD/LABEL, with heads as in CoNLL-U."""
+    words, heads, labels = zip(*(row.split("/") for row in rows.split()))
+    return ParsedLine.of_words(words, list(map(int, heads)), labels)
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        ("The/2/det lists/5/nsubj of/4/case names/2/nmod end/0/root", 3),
+        ("The/2/det lists/5/nsubj have/5/aux been/5/aux:pass sorted/0/root", 1),
+        ("Are/4/cop the/3/det lists/4/nsubj long/0/root", 2),
+        ("Close/0/root the/3/det list/1/obj", None),
+        ("Lists/2/nsubj:pass sorted/0/root if/5/mark they/5/nsubj end/2/advcl", None),
+    ],
+)
+def test_the_distance_between_subject_and_verb(rows, expected):
+    """The verb is what agrees: the first auxiliary or copula."""
+    assert agreement.distance(parse_of(rows)) == expected
+
+
+def test_each_pair_is_in_one_group_of_distances():
+    distances = [1, 2, 3, 5, 6, None, 40, 2]
+    groups = dict(agreement.by_distance(distances))
+    names = ["1 word", "2 to 5 words", "over 5 words", "several subjects, or none"]
+    assert groups == dict(zip(names, [[0], [1, 2, 3, 7], [4, 6], [5]]))
+
+
+def test_differences_of_accuracies_are_of_sources():
+    """Wider where several pairs share a source, whose decisions are equal."""
+    rng = np.random.default_rng(3)
+    baseline, system = rng.random(200) < 0.5, rng.random(200) < 0.7
+    alone = agreement.difference(baseline, system, np.arange(200))
+    assert alone[0] == pytest.approx(100 * (system.mean() - baseline.mean()))
+    expected = 1.96 * 100 * (system.astype(float) - baseline).std() / 200**0.5
+    assert (alone[2] - alone[1]) / 2 == pytest.approx(expected, rel=0.05) and alone[1] < alone[0] < alone[2]
+    shared_sources = np.arange(200).repeat(4)
+    four = agreement.difference(baseline.repeat(4), system.repeat(4), shared_sources)
+    assert four[:3] == pytest.approx(alone[:3], abs=0.5)
+    assert agreement.difference(baseline, baseline, np.arange(200))[3] == 1
+
+
+def test_a_sample_of_a_set_has_its_lines_side_by_side(tmp_path):
+    for side in agreement.SIDES:
+        (tmp_path / f"a.mt.{side}.gz").write_bytes(
+            gzip.compress("".join(f"{side} {number}\n" for number in range(50)).encode())
+        )
+    paths, total = agreement.sampled(tmp_path, "a", 20, tmp_path)
+    columns = [[line.rpartition(" ") for line in measure.text_of(path)] for path in paths]
+    assert total == 50 and [column[0][0] for column in columns] == [*agreement.SIDES]
+    (first, *others) = [[int(number) for *_, number in column] for column in columns]
+    assert len(set(first)) == 20 and sorted(first) == first and others == [first, first]
+    assert len(measure.text_of(agreement.sampled(tmp_path, "a", 99, tmp_path)[0][0])) == 50
+
+
+def test_chains_to_the_next_word_end_with_their_sentence():
+    line = ParsedLine(words=["w"] * 5, heads=[1, 2, 2, 4, 3], sentences=[(0, 3), (3, 5)])
+    assert attachment.next_words(line) == [1, 2, 2, 4, 4]
+
+
+def test_only_runs_with_other_settings_are_measured_again(monkeypatch, tmp_path):
+    """Each beside the baseline of its own seed."""
+    of = measure.plan("tuned")
+    names = ["relative/1", "relative/2", "relative+PSH/1", "relative+PSH/2", "relative+PSH.shuffled/3"]
+    made = [run for name in names for run in of.runs if str(run) == name]
+    lines = {str(run): [f"{run} {number} of the lines that are here" for number in range(20)] for run in made}
+    references = [line.replace("PSH/1", "PSH/2") for line in lines["relative+PSH/1"]]
+    translated = {}
+    for run in made:
+        translated.setdefault(run.system, []).append(lines[str(run)])
+    monkeypatch.setattr(Work, "finished", lambda work: made)
+    monkeypatch.setattr(Plan, "checkpoint", lambda plan, run: tmp_path)
+    monkeypatch.setattr(attachment, "runs_of", lambda of, test: translated)
+    monkeypatch.setattr(attachment, "text_of", lambda path: references)
+    monkeypatch.setattr(attachment, "trees", lambda of, run: {"uas": 50.0 + run.seed})
+    before = {name: {"key": of.key(run), "uas": 1.0} for name, run in zip(names, made)}
+    before["relative+PSH/1"]["key"] = "of other settings"
+    actual = attachment.measured(of, before)
+    assert {name: one["uas"] for name, one in actual.items()} == dict.fromkeys(names, 1.0) | {"relative+PSH/1": 51.0}
+    scorer = measure.scorers([references], of)["BLEU"]
+    expected = scorer.corpus(lines["relative+PSH/2"]) - scorer.corpus(lines["relative/2"])
+    assert actual["relative+PSH/2"]["gain"] == pytest.approx(expected)
+    assert actual["relative/1"]["gain"] is None and actual["relative+PSH.shuffled/3"]["gain"] is None
 
 
 def test_bold_figures_survive_the_correction_of_their_table():
