@@ -31,9 +31,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from fairseq_syntax.compat import unchanged_logging
+    from fairseq_syntax.compat import importing_fairseq
 
-    with unchanged_logging():  # fairseq may be imported here for the first time
+    with importing_fairseq():  # it may be here
         return getattr(import_module(_MODULES[name]), name)
 
 
@@ -70,7 +70,7 @@ def _register() -> None:
     from fairseq_syntax.runtime.faults import report_in_fairseq
 
     report_in_fairseq()
-    with compat.unchanged_logging():
+    with compat.importing_fairseq():
         try:
             import fairseq  # noqa: F401
         except ModuleNotFoundError as error:
