@@ -36,8 +36,9 @@ OTHER_FAIRSEQ := 1
 endif
 endif
 endif
-# One thread per process: tests run in as many processes as there are cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal) \
+# One thread per process: tests run in as many processes as there are cores. Each starts others, which would compile all
+# that they import again if no bytecode were written.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal) \
   $(if $(WARNINGS),-W $(WARNINGS)) $(if $(CASES),--cases $(CASES))
 export CUDA
 

@@ -94,13 +94,20 @@ def _deferred() -> dict[str, ModuleType]:
     modules: dict[str, ModuleType] = {}
     if "fairseq" in sys.modules:
         return modules
-    if "sklearn" not in sys.modules and (spec := find_spec("sklearn")):
+    if "sklearn" not in sys.modules and (spec := _spec("sklearn")):
         package, metrics = _Deferred("sklearn"), _Deferred("sklearn.metrics")
         package.__spec__, metrics.__spec__ = spec, ModuleSpec("sklearn.metrics", None)
         package.__path__ = []  # a package, of which nothing else is to be found
         package.metrics = metrics  # type: ignore[attr-defined]
         modules |= {"sklearn": package, "sklearn.metrics": metrics}
-    if "scipy.stats" not in sys.modules and find_spec("scipy"):
+    if "scipy.stats" not in sys.modules and _spec("scipy"):
         modules["scipy.stats"] = stats = _Deferred("scipy.stats")
         stats.__spec__ = ModuleSpec("scipy.stats", None)
     return modules
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except ImportError:  # fairseq is to say so, when it comes to that import
+        return None

@@ -13,6 +13,7 @@ import pytest
 from data_errors import data_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.corpus.conllu import (
     ParsedLine,
@@ -345,14 +346,14 @@ def test_a_count_that_contradicts_the_file_is_refused():
         read("# lines = 6\n" + RANGES, n_lines=5)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=400), st.one_of(st.none(), st.integers(0, 5)))
 def test_arbitrary_bytes_raise_nothing_else(content, n_lines):
     with contextlib.suppress(SyntaxDataError):
         list(read_conllu(io.BytesIO(content), n_lines=n_lines))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_damaged_files_raise_nothing_else(data):
     content = bytearray((RANGES + CAPTION).encode())
@@ -408,7 +409,7 @@ def parsed_lines(draw, line_number: int = 0) -> ParsedLine:
     return line
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(0, 2), max_size=4).flatmap(lambda gaps: st.tuples(*(parsed_lines() for _ in gaps))))
 def test_what_is_written_is_read_again(lines):
     file = io.StringIO(newline="")
@@ -423,7 +424,7 @@ def test_what_is_written_is_read_again(lines):
         assert got == line
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(parsed_lines())
 def test_a_flattened_line_is_one_line_and_comes_back(line):
     flat = flatten(line)
@@ -453,7 +454,7 @@ def test_a_word_that_cannot_be_written_is_refused(form):
         format_conllu(line)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.sampled_from(["A", "man", ".", "zum", "'s"]), max_size=6), st.data())
 def test_the_text_of_a_line_has_single_spaces_where_there_are_spaces(forms, data):
     spaces = [data.draw(st.booleans()) for _ in forms]

@@ -10,6 +10,7 @@ import pytest
 from data_errors import data_error, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
@@ -189,7 +190,7 @@ def test_a_parse_of_one_row_with_a_backslash(tmp_path):
     assert (tmp_path / "o").read_text() == "C:\\temp\n"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=8))
 def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
     """plan: for each line the lengths of its sentences."""

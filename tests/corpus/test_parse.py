@@ -20,6 +20,7 @@ import torch
 from data_errors import data_error, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 import emulated_cuda
 from fairseq_syntax.cli import main
@@ -81,7 +82,7 @@ def test_sentences_are_split_on_request_only():
     ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.one_of(
         st.text(max_size=60),
@@ -241,7 +242,7 @@ def test_shards_together_are_the_whole(text):
         assert merge(job(text, f"{count}.conllu")).read_bytes() == whole
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=12), min_size=1),
     st.integers(1, 4),

@@ -24,6 +24,7 @@ from data_errors import data_error
 from full_disk import files_no_larger_than
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import downloads
@@ -46,7 +47,7 @@ words = st.text(
 ).filter(lambda word: word.split() == [word])
 sentences = st.lists(words, min_size=0, max_size=5).map(" ".join)
 corpora = st.lists(sentences, min_size=1, max_size=6)
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 
 
 def write(path: Path, text: str) -> Path:
@@ -423,7 +424,7 @@ def test_nist_has_all_references(tmp_path):
     assert error_of(row for _, rows in cut_off for row in rows).path == tmp_path / "mt05-ref.sgm"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.permutations("ABCD"), st.data())
 def test_nist_matches_documents_by_name(order, data):
     """Source and references may have them in different orders, the references by translator or mixed."""
@@ -490,7 +491,7 @@ def held_out(corpus, **options):
         return splits("moses", Path(folder), ("zh", "en"), **options)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=200), st.integers(0, 3), st.integers(1, 30), st.integers(0, 9))
 def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, size, seed):
     corpus = [(" ".join(["w"] * n), str(i)) for i, n in enumerate(lengths)]

@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.tokenizer import tokenize_line
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus import segmentation
@@ -105,7 +106,7 @@ WORDS = st.lists(LINES.filter(lambda word: word.split()), max_size=8)
 
 @pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(text=LINES)
 @example(text="a@@ b@@")
 @example(text="</s> <s> <unk> <pad>")
@@ -122,7 +123,7 @@ def test_decoding_gives_the_text_back(segmenters, name, text):
 @pytest.mark.matrix(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(words=WORDS, data=st.data())
 def test_every_piece_knows_its_word(segmenters, name, words, data):
     spaces = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
@@ -144,7 +145,7 @@ def test_every_piece_knows_its_word(segmenters, name, words, data):
 
 @pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(text=LINES)
 def test_fairseq_reads_the_same_pieces(segmenters, name, text):
     """fairseq splits lines at white space: no piece may be split again, nor be one of its special symbols."""
@@ -195,7 +196,7 @@ def test_a_users_model_that_normalises_says_what_it_loses(options):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(words=WORDS)
 def test_normalising_models_give_every_word_a_piece(normalising, words):
     encoded = normalising.encode_words(words, [True] * len(words))
@@ -387,7 +388,7 @@ def test_a_byte_order_mark_is_no_part_of_codes(tmp_path):
     assert pieces[0] == pieces[1] == ["der", "das", "da@@", "d@@", "a"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=50).map(b"#version: 0.2\n".__add__)))
 @example(content=b"#version:")
 @example(content=b"#version: 0.3\na b\n")

@@ -20,6 +20,7 @@ from data_errors import data_error
 from full_disk import files_no_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import numbers
 
 from fairseq_syntax.corpus.store import store_format
@@ -96,7 +97,7 @@ def check(actual, sentences, ids, arcs):
         assert actual.arcs.n_piece_arcs == expanded
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 30),
@@ -145,22 +146,22 @@ def test_arcs_of_a_store_without(tmp_path):
 
 
 def _fetch(store, ids, queue):
+    if isinstance(store, bytes):
+        store = pickle.loads(store)
     queue.put(numbers(store.fetch(np.array(ids), arcs=True)))
 
 
-@pytest.mark.matrix(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes(tmp_path, method):
-    """A store that has been read is handed to a worker that is forked from this process, or started anew."""
+@pytest.mark.parametrize("pickled", [False, True])
+def test_other_processes(tmp_path, pickled):
+    """A store that has been read is handed to a worker that is forked from this process, or pickled for another."""
     rng = random.Random(1)
     sentences = [sentence(rng, True) for _ in range(9)]
     store = write(tmp_path / "a.arrow", sentences, True, chunk=4)
     ids = [8, 0, 4, 4]
     here = store.fetch(np.array(ids), arcs=True)
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    worker = context.Process(target=_fetch, args=(store, ids, queue))
+    worker = context.Process(target=_fetch, args=(pickle.dumps(store) if pickled else store, ids, queue))
     worker.start()
     there = queue.get(timeout=120)
     worker.join()

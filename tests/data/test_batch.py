@@ -11,6 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.utils import apply_to_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
 from fairseq_syntax.corpus.store.memory import MemoryStore
@@ -104,7 +105,7 @@ def batches(draw) -> tuple[list[Line], random.Random]:
 
 
 @pytest.mark.parametrize("left", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn=batches(), extra=st.integers(0, 2))
 def test_views_against_loops(left, drawn, extra):
     lines, _ = drawn
@@ -117,7 +118,7 @@ def test_views_against_loops(left, drawn, extra):
 
 
 @pytest.mark.parametrize("left", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn=batches(), extra=st.integers(0, 2))
 def test_arcs_against_loops(left, drawn, extra):
     lines, rng = drawn
@@ -140,7 +141,7 @@ def test_arcs_against_loops(left, drawn, extra):
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(drawn=batches(), with_arcs=st.booleans(), unparsed=st.booleans())
 def test_packed_and_unpacked(drawn, with_arcs, unparsed):
     """What fairseq does to a batch on its way moves one tensor, and every byte of every array comes back."""
@@ -203,7 +204,7 @@ def test_a_batch_of_empty_lines_only(left):
     assert len(syntax.piece_arcs.prob) == len(syntax.tree_arcs.prob) == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn=batches(), seed=st.integers(0, 999))
 def test_a_sentence_is_the_same_in_any_batch(drawn, seed):
     """Counted from its first piece, no view depends on the other sentences, their order or the padding."""

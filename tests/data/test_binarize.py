@@ -13,6 +13,7 @@ from data_errors import data_error, refused
 from fairseq.data import Dictionary, data_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import numbers, random_tree
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
@@ -272,7 +273,7 @@ def test_a_damaged_inventory(tmp_path, content):
         LabelInventory.load(path)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.sampled_from(["deprel", "upos", "xpos"]), st.text(max_size=5)), max_size=20))
 def test_inventory_round_trip(tmp_path_factory, labels):
     inventory = LabelInventory()
@@ -586,7 +587,7 @@ def test_a_token_dataset_of_another_text(toy, segmented, tmp_path):
         assert not list(data.glob("*.arrow"))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(data=st.data())
 def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
     """Bytes changed, lines lost or doubled: an error of ours, or a store that is whole and has the text's lengths."""
@@ -629,7 +630,7 @@ def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
         assert ((heads >= 0) & (heads < end - start)).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 2**32))
 def test_tokens_of_random_trees(seed):
     """Heads of tokens follow the heads of the words that own them, for any tree and any tokens of several words."""

@@ -6,6 +6,9 @@ rotates. ``@pytest.mark.matrix(n)`` takes n of the cases, which have as many of 
 
 ``@pytest.mark.matrix(n, of="a kind")`` is for slow tests of one kind: they are a matrix together, whose cases are the
 tests, and a run takes n of them, of as many functions as n can have.
+
+A property that hypothesis tries on drawn examples is a matrix, too: ``settings(max_examples=examples(n))`` tries a
+quarter of n, always other ones.
 """
 
 from __future__ import annotations
@@ -39,6 +42,14 @@ def part(cases: Sequence[Mapping[str, Any]], seed: str, number: int | None = Non
     return sorted(drawn)
 
 
+_everything = True
+
+
+def examples(number: int) -> int:
+    """How many of so many examples this run tries: all with ``--cases all``, else a quarter."""
+    return number if _everything else max(number // 4, 10)
+
+
 # What conftest.py takes over: the option, and the seed of a run.
 
 
@@ -52,6 +63,8 @@ def pytest_configure(config):
         # In the environment, so that all processes of xdist draw the same: they are given only what was typed.
         seed = os.environ.setdefault("PYTEST_CASES", str(random.SystemRandom().randrange(10_000)))
         config.option.cases = "all" if chosen else seed
+    global _everything
+    _everything = config.option.cases == "all"
 
 
 def leave_cases_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,5 +100,5 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 # Kinds with tests in several modules.
-in_a_process = pytest.mark.matrix(3, of="imports in a process of their own")
+in_a_process = pytest.mark.matrix(2, of="imports in a process of their own")
 in_processes = pytest.mark.matrix(1, of="trainings in processes of their own")

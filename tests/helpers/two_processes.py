@@ -7,7 +7,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
-from multiprocessing import get_context
+from multiprocessing import get_context, set_forkserver_preload
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -54,7 +54,9 @@ class Pair:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        context = get_context("spawn")
+        # Forks of a process that has imported fairseq; devices are to be set up in each process by itself.
+        set_forkserver_preload(["fairseq_syntax.tasks", "fairseq_cli.train"])
+        context = get_context("forkserver" if self.backend == "gloo" else "spawn")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, port, theirs, self.backend, self.size), daemon=True)

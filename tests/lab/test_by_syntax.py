@@ -13,6 +13,7 @@ import pytest
 from data_errors import data_error, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
@@ -42,7 +43,7 @@ def random_parse(rng: Random, number: int, sentences: int = 2) -> ParsedLine:
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_properties_by_loops(seed):
     line = random_parse(Random(seed), 0)
     n = len(line.words)
@@ -92,7 +93,7 @@ def test_what_is_no_property(text):
 
 
 @given(st.lists(st.floats(0.001, 1) | st.just(0.02), min_size=1, max_size=5))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_holm_is_the_closed_test_of_bonferroni(p):
     """A hypothesis falls when every set of hypotheses with it falls by Bonferroni's bound (Marcus et al. 1976)."""
     sets = [s for size in range(1, len(p) + 1) for s in itertools.combinations(range(len(p)), size)]

@@ -14,6 +14,7 @@ import pytest
 from data_errors import data_error, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.cli import contrast as contrast_command
 from fairseq_syntax.cli import main as command
@@ -55,7 +56,7 @@ def test_a_byte_order_mark_is_no_part_of_a_set(tmp_path):
 
 
 @given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
     actual = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
     scores = scores[: len(actual.rows)]
@@ -172,7 +173,7 @@ def test_wilsons_interval_solves_its_equation(right, total):
 
 
 @given(st.integers(0, 12), st.integers(0, 12))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
     baseline = np.array([False] * gained + [True] * lost + [True, False])
     system = np.array([True] * gained + [False] * lost + [True, False])
@@ -185,7 +186,7 @@ def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 7)), min_size=1, max_size=30))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_p_of_random_signs_by_enumeration(items):
     baseline, system, sources = (np.array(column) for column in zip(*items))
     differences = Counter()

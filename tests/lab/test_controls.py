@@ -13,6 +13,7 @@ import pytest
 from data_errors import data_error, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from scipy import stats
 
 from fairseq_syntax.cli import main as command
@@ -76,7 +77,7 @@ def test_random_trees_are_uniform_over_the_enumerated_ones(name, n):
 
 
 @given(n=st.integers(1, 300), seed=st.integers(0, 10**6), name=st.sampled_from(STRUCTURES))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_trees_of_any_size_are_trees(n, seed, name):
     before = control_trees.random_tree(n, Random(seed))
     heads = control_trees.control_heads(name, before, Random(seed))
@@ -165,7 +166,7 @@ def control(names: tuple[str, ...], seed: int = 1, **options) -> Control:
     name=st.sampled_from([*CONTROLS, "random relabelled", "damaged one-best"]),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_every_control_keeps(text, name, seed):
     names = tuple(name.split())
     before = "".join(map(format_conllu, text))
@@ -204,7 +205,7 @@ def test_what_every_control_keeps(text, name, seed):
 
 
 @given(n=st.integers(1, 30), share=st.floats(0, 1), seed=st.integers(0, 10**6))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_wrong_arcs_leave_a_tree_and_are_as_many_as_wanted(n, share, seed):
     before = control_trees.random_tree(n, Random(seed))
     wanted = round(share * n)
@@ -237,7 +238,7 @@ def test_trees_with_other_heads_are_uniform_over_the_enumerated_ones(n):
 
 
 @given(n=st.integers(1, 7), seed=st.integers(0, 10**6))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_is_a_tree(n, seed):
     rng = Random(seed)
     heads = [rng.randrange(n) for _ in range(n)]
@@ -246,7 +247,7 @@ def test_what_is_a_tree(n, seed):
 
 
 @given(text=lines(distributions=True), seed=st.integers(0, 3), share=st.sampled_from([0.1, 0.3, 1.0]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_damaged_says_by_its_distribution_how_often_it_is_wrong(text, seed, share):
     made = list(Control(("damaged",), seed, wrong_arcs=share)(text))
     for old, new in zip(text, made):
@@ -287,7 +288,7 @@ def test_damaged_needs_a_share_of_wrong_arcs(names, share):
 
 
 @given(text=lines(distributions=True), seed=st.integers(0, 3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_relabelled_keeps_the_probability_of_each_head_and_mixes_no_labels(text, seed):
     for old, new in zip(text, Control(("relabelled",), seed)(text)):
 

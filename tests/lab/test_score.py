@@ -28,7 +28,7 @@ from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, ev
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
 from fairseq_syntax.lab.scoring.tables import Table
 
-beside_libraries = pytest.mark.matrix(2, of="scores beside those of libraries")
+beside_libraries = pytest.mark.matrix(1, of="scores beside those of libraries")
 TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
 WORDS = TEXT.split()
 
@@ -143,7 +143,7 @@ def test_words_that_repeat_are_aligned_as_nltk_does():
 
 def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
     """nltk takes half a minute for 800 tokens, and refuses more than 2000."""
-    line = " ".join(random.Random(2).choices("ab", k=2500))
+    line = " ".join(random.Random(2).choices("ab", k=2001))
     assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
 
 

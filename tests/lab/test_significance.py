@@ -250,7 +250,7 @@ def test_the_variance_is_that_of_two_crossed_random_effects(seeds, of_seeds):
     assert drawn.mean() == pytest.approx(mean, abs=0.01)
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds, of_seeds, least, most",

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import EOS, PAD, Line, batch, pad, random_line
 
 from fairseq_syntax.corpus.store.flat import FlatSyntax
@@ -72,7 +73,7 @@ def check(lines: list[Line], heads: list[list[int]], left: bool) -> None:
             assert [levels[d - 1][p] for p in place.tolist()] == parents
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**6), st.booleans())
 def test_against_recursion(seed, left):
     rng = random.Random(seed)

@@ -89,6 +89,7 @@ def build(site: Path, log: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@of_the_pages
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     gone = site_pages.OUT / "results" / "of-a-file-that-is-gone.md"

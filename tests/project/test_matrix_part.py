@@ -35,6 +35,12 @@ def test_a_number_of_cases():
     assert set(part(CASES, "0")) < set(part(CASES, "0", 9)), "those that have every value, and others"
 
 
+@pytest.mark.parametrize(("everything", "tried"), [(True, [200, 30]), (False, [50, 10])])
+def test_examples_of_a_property_are_a_part_of_those_of_a_whole_run(everything, tried, monkeypatch):
+    monkeypatch.setattr(matrix_part, "_everything", everything)
+    assert [matrix_part.examples(200), matrix_part.examples(30)] == tried
+
+
 class Case:
     """A collected test of a kind of which a run takes two."""
 
@@ -60,7 +66,7 @@ def test_a_run_takes_tests_of_a_kind_in_turn():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options, tried",
-    [("-n 2", 7 + 2 + 1 + 2), ("-p no:xdist --cases 1", 7 + 2 + 1 + 2), ("-p no:xdist --cases all", 21 + 9 + 1 + 5)],
+    [("-p xdist -n 2", 7 + 2 + 1 + 2), ("--cases 1", 7 + 2 + 1 + 2), ("--cases all", 21 + 9 + 1 + 5)],
 )
 def test_all_processes_try_the_same_part(tmp_path, options, tried):
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["matrix: of many cases"]\n')
@@ -87,6 +93,7 @@ def test_all_processes_try_the_same_part(tmp_path, options, tried):
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(Path(matrix_part.__file__).parent)
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing them takes most of the time
     command = [sys.executable, "-m", "pytest", *options.split()]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and f"{tried} passed" in done.stdout, done.stdout

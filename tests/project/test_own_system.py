@@ -25,7 +25,7 @@ from fairseq_syntax import Translator
 from fairseq_syntax.cli.command import commands
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu
 
-in_commands = pytest.mark.matrix(2, of="commands that load a plugin")
+in_commands = pytest.mark.matrix(1, of="commands that load a plugin")
 PLUGIN = "tree_alibi"
 LOADED = f"--user-dir {PLUGIN}"
 SIZES = {name: value for name, value in toy_data.MODEL.items() if name != "--arch"}

@@ -21,7 +21,7 @@ from fairseq_syntax.data.tokens import load_dictionary
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.translator import Translator
 
-reported = pytest.mark.matrix(2, of="reports about fairseq")
+reported = pytest.mark.matrix(1, of="reports about fairseq")
 
 
 def test_a_checkpoint_that_is_saved_at_the_second_attempt_can_be_read(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ class Enumerator:
             self.script[-1] += 1
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "phrases, lexical",
     [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.5), (1, 1.0), (2, 1.0), pytest.param(2, 0.5, marks=pytest.mark.slow)],

@@ -38,7 +38,7 @@ from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record, start_of_st
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
 pytestmark = pytest.mark.usefixtures("composed")
-run_here = pytest.mark.matrix(3, of="recipes that run")
+run_here = pytest.mark.matrix(2, of="recipes that run")
 killed = pytest.mark.matrix(1, of="recipes that are killed")
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]

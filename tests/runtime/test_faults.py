@@ -20,7 +20,7 @@ import toy_data
 
 from fairseq_syntax.runtime.faults import end_on_full_disk
 
-of_commands = pytest.mark.matrix(2, of="faults of commands")
+of_commands = pytest.mark.matrix(1, of="faults of commands")
 pytestmark = pytest.mark.slow  # each starts processes that import fairseq
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
 

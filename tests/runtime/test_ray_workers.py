@@ -31,7 +31,7 @@ from fairseq_syntax.runtime.files import check_shared
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 from fairseq_syntax.runtime.workers import in_workers
 
-on_the_cluster = pytest.mark.matrix(2, of="work on a cluster")
+on_the_cluster = pytest.mark.matrix(1, of="work on a cluster")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 

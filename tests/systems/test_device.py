@@ -135,7 +135,7 @@ def check(recorder: Recorder, waits: set[str], strays: set[str] = frozenset()) -
     assert {name for name, _ in recorder.strays} - {"fairseq"} <= strays, recorder.strays
 
 
-@pytest.mark.matrix(10)
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("name", sorted({*TRANSFORMERS, *ENCODER_SYSTEMS} - {"ldd"}))
 def test_training_of_encoder_systems(name):
     task = tiny_syntax.tiny_task()
@@ -146,7 +146,7 @@ def test_training_of_encoder_systems(name):
     )
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
 def test_training_of_lstms(arch, options):

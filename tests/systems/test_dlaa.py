@@ -20,6 +20,7 @@ from lstm_models import (
     model,
     net_input,
 )
+from matrix_part import examples
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
@@ -75,7 +76,7 @@ def test_roots_of_one_line_are_not_siblings():
     assert blocks(heads, size=2) == [[0, 1], [1, 0], [2, 3], [3, 2]]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 10]), st.booleans())
 def test_blocks_of_a_batch_against_loops(seed, size, left):
     rng = random.Random(seed)
@@ -359,7 +360,7 @@ def test_predicted_positions_follow_the_alignment(alignment, follows):
     m.train()
     before = distance(m)
     optimizer = torch.optim.Adam(m.parameters(), lr=3e-3)
-    for _ in range(300):
+    for _ in range(150):
         inputs, target = copying(24)
         loss = F.cross_entropy(m(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
         optimizer.zero_grad()

@@ -18,7 +18,7 @@ from fairseq_syntax.compat import checkpoints
 from fairseq_syntax.runtime import jobs
 from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
 
-after_a_stop = pytest.mark.matrix(2, of="trainings that go on")
+after_a_stop = pytest.mark.matrix(1, of="trainings that go on")
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
 LABELS = {"arch": "sennrich_haddow_transformer", "label_features": "deprel:4", **SHORT}
 

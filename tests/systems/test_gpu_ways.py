@@ -82,7 +82,7 @@ def precisions(number: int, row: str) -> list[str]:
     return [single, *(others if row in DISTINCT else others[number % len(others) :][:1])]
 
 
-@pytest.mark.matrix(10)
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize(
     "row, precision",
     [(row, precision) for number, row in enumerate(ways.ROWS) for precision in precisions(number, row)],
@@ -185,7 +185,7 @@ def test_nccl_with_as_many_processes_as_devices(joined):
     assert any(first) and all(other == first for other in others)
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("row", DISTINCT)
 def test_two_devices_train_as_one_with_the_joined_batch(two_gpus, row, tmp_path):
     """Parameters and figures."""
@@ -217,7 +217,7 @@ def served(arguments: list[Any], **request: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("row", ["pascal", "ldd (linear)", "dlaa (hard)", "senmt", "dbsa", "lasyn"])
 def test_our_commands_on_the_device(bench, row, tmp_path):
     """``translate``, ``contrast`` and ``serve`` with ``--device cuda``: the CPU's translations and scores."""

@@ -10,6 +10,7 @@ from data_errors import data_error
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import Line
 from tiny_syntax import dictionary, sample, tiny_model
 
@@ -241,7 +242,7 @@ def test_a_model_without_tag_names():
     assert [b[0]["tags"].tolist()[:-1] for b in actual] == [[0, 3], [1, 1, 2]]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     seed=st.integers(0, 10**6),
     spread=st.floats(0, 8),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.systems.lasyn.softmax import (
     TRUSTED,
@@ -185,7 +186,7 @@ def test_scores_of_a_search_step_equal_the_literal_form(case):
     torch.testing.assert_close(posterior.double(), joint.softmax(dim=2), rtol=1e-5, atol=atol)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.floats(-300, 300, width=32), min_size=4, max_size=4), min_size=2, max_size=7),
     st.integers(1, 3),

@@ -25,7 +25,7 @@ from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, is_within, neig
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 from fairseq_syntax.tasks.refusals import check_criterion
 
-from_data = pytest.mark.matrix(2, of="LaSyn from data to translations")
+from_data = pytest.mark.matrix(1, of="LaSyn from data to translations")
 TAGS = ["DET", "NOUN", "VERB"]
 
 # ---------------------------------------------------------------------------------------------- the criterion

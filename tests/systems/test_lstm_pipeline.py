@@ -36,7 +36,7 @@ def hypotheses(output: str) -> dict[int, tuple[float, str]]:
     return {int(n): (float(score), text) for n, score, text in re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)}
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_commands(arch, toy, tmp_path):
     options = ["--encoder-bidirectional", *ARCHS[arch]]

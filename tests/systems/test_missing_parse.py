@@ -51,7 +51,7 @@ def logits(model, lines, parsed, left=True) -> torch.Tensor:
         return model(**inputs)[0]
 
 
-@pytest.mark.matrix(12)
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("make", list(models()))
 @pytest.mark.parametrize("left", [True, False])
 def test_only_sentences_without_a_parse_are_neutral_in_any_batch(make, left):

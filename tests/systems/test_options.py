@@ -15,7 +15,7 @@ from toy_data import fairseq
 
 from fairseq_syntax.errors import SyntaxDataError
 
-in_training = pytest.mark.matrix(3, of="options of training and search")
+in_training = pytest.mark.matrix(2, of="options of training and search")
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--max-tokens", 400, "--num-workers", 0]
 
 

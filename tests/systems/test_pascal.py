@@ -12,6 +12,7 @@ from data_errors import data_error
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line
 from tiny_syntax import encode, sample, tiny_model, tiny_task
 
@@ -100,7 +101,7 @@ def the_term(model, lines, left, layer=0) -> FactorTerm:
 # -- Equation 3 -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 4),

@@ -24,7 +24,7 @@ from ways import logged
 from fairseq_syntax.compat.best_checkpoints import comparable
 from fairseq_syntax.use.loading import load_models
 
-trainings = pytest.mark.matrix(6, of="trainings with other options")
+trainings = pytest.mark.matrix(4, of="trainings with other options")
 # Four updates an epoch.
 SIZES = {"--max-tokens": None, "--batch-size": 15, "--required-batch-size-multiple": 1}
 PLAIN = {"--arch": "transformer", "--encoder-layers": 1, "--max-epoch": 2, **SIZES}

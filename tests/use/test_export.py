@@ -57,7 +57,7 @@ def trained(data: Path, folder: Path, arch: str, *more, **changed) -> Path:
     return folder / "checkpoint_last.pt"
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix(6, of="exports")]  # models are trained and exported
+pytestmark = [pytest.mark.slow, pytest.mark.matrix(4, of="exports")]  # models are trained and exported
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ OURS = {name for name, kind in ARCH_MODEL_REGISTRY.items() if kind.__module__.st
 OURS = {name for name in OURS if not name.endswith(("_tiny", "_iwslt_de_en"))}
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("arch", sorted(OURS | WHY_NOT.keys()))
 def test_each_architecture_is_exported_or_says_why_not(corpus, tmp_path, arch):
     pytest.importorskip("ctranslate2")

@@ -28,7 +28,7 @@ from fairseq_syntax.use.serving.served_models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix(4, of="exported folders")]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix(3, of="exported folders")]
 LENGTHS = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
 
 

@@ -91,7 +91,7 @@ def sentences(pretrained, most: int, count: int = COUNT) -> list[list[int]]:
     return [torch.randint(4, last, (n,), generator=generator).tolist() for n in lengths]
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @families
 def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family, monkeypatch):
     """In float64, where fairseq would still compute softmax and GELU in float32, and transformers all of FSMT.
@@ -113,7 +113,7 @@ def test_states_and_probabilities_are_those_of_transformers(theirs, imported, fa
     assert result.states < states and result.log_probabilities < log_probabilities
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(1)
 @families
 def test_beams_are_those_of_generate(theirs, imported, family):
     """A tie is broken by rounding errors, which depend on the padding.
@@ -152,7 +152,7 @@ def test_beams_are_those_of_generate(theirs, imported, family):
     assert len(translations) > 3 and len({len(row) for row in translations}) > 1
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @families
 def test_text_is_translated_as_by_transformers(theirs, imported, family):
     lines = tiny_pretrained.text()[:20]
@@ -186,7 +186,7 @@ def test_there_and_back(theirs, imported, tmp_path, family):
         export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(1)
 @families
 def test_ctranslate2_translates_as_the_checkpoint(imported, tmp_path, family):
     """Language tokens included: they cost nothing, are in no limit of length, and no word is aligned with them."""
@@ -218,7 +218,7 @@ def test_a_marian_model_that_was_trained_further_is_exported(imported, tmp_path)
     assert (tmp_path / "further" / "model.safetensors").exists()
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
 def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     """The same parameters, and a tokenizer that gives the same ids."""
@@ -331,7 +331,7 @@ def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     assert one == other == tokenizer.batch_decode(out, skip_special_tokens=True) and len(set(one)) > 3
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart"])
 def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_them(imported, family):
     """Same translations and scores, with shared parameters, also as it is served; the translator itself stays."""
@@ -493,7 +493,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.matrix(8)
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_cannot_be_imported_says_why(theirs, tmp_path, monkeypatch, what):
     """Nothing is written, and no code of the folder runs."""
@@ -539,7 +539,7 @@ OF_ALL = {name: BROKEN[name] for name in BROKEN if "vocabulary" not in name and 
 }  # fmt: skip
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("family", ["separate", "tags", "m2m100", "nllb", "mbart", "mbart50", "fsmt"])
 def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
     monkeypatch.chdir(tmp_path)
@@ -578,6 +578,7 @@ def test_weights_pickled_alone_are_read(theirs, tmp_path):
     assert import_model(folder, tmp_path / "out").comparison is not None
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("family", ["separate", "nllb"])
 def test_only_the_pieces_of_a_text_are_kept(theirs, imported, tmp_path, family):
     """The model computes the same of them, which the import itself compares, and knows no others."""

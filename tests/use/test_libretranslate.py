@@ -10,6 +10,7 @@ import pytest
 from data_errors import data_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 from served import StandIn, running, stand_in_service
 
 from fairseq_syntax.use.serving.libretranslate import _BETWEEN
@@ -76,7 +77,7 @@ def test_html_is_split_at_blocks_and_keeps_what_is_not_to_be_translated(server, 
     assert answer["translatedText"] == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(["<b>", "</b>", "<p>", "</p>", "<i>", "</i>", "<code>", "</code>", "Ab ", "c. ", "."])))
 def test_tags_of_html_stay_in_order_and_in_pairs(parts):
     text = "".join(parts)

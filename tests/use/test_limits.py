@@ -253,6 +253,7 @@ serve(create_app(Service([Hanging()], Source(None))), "127.0.0.1", 0, grace=floa
 """
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("text, status", [("hang on", b"503"), ("one two", b"200")])
 def test_sigterm_ends_it_within_the_grace_period_whatever_runs(text, status):

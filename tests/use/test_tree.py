@@ -8,6 +8,7 @@ import pytest
 from data_errors import data_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_part import examples
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.cycles import cycle_through
@@ -155,7 +156,7 @@ def two_parses(draw):
     return parse(), parse()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(two_parses())
 def test_scores_of_the_shared_task(parses):
     udeval = pytest.importorskip("udtools.udeval")
