@@ -23,9 +23,9 @@ import tempfile
 import textwrap
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO, StringIO, TextIOWrapper
@@ -199,6 +199,13 @@ def train(bench: Bench, row: str, out: Path, more: str = "", data: str | Path | 
     """fairseq-train for a few updates; the last checkpoint."""
     fairseq("train", data or bench.data, "--save-dir", out, *training_options(bench, row, more, updates))
     return out / "checkpoint_last.pt"
+
+
+@contextmanager
+def fairseqs_loss() -> Iterator[None]:
+    """Let fairseq compute the loss of ``chunked_cross_entropy`` in this block, in this process."""
+    with mock.patch("fairseq_syntax.criterions.chunked_cross_entropy.is_linear", return_value=False):
+        yield
 
 
 def logged(arguments: Sequence[str | Path]) -> list[dict[str, float]]:

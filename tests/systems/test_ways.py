@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 import ways
 from composed import composed_quickly
 from data_errors import data_error
@@ -44,9 +45,10 @@ CELLS = [
     ("lasyn", "two processes, `--ddp-backend pytorch_ddp --find-unused-parameters`"),
     *(
         (row, "two processes with two batches per update equal one process")
-        for row in ("lisa", "lasyn (K = 2)", "ldd (linear)", "gcn (lstm)")
+        for row in ("lasyn (K = 2)", "ldd (linear)", "gcn (lstm)")
     ),
 ]
+CHUNKED = [row for row, options in ways.ROWS.items() if "chunked_cross_entropy" in options]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,30 @@ def bench(tmp_path_factory):
 @pytest.mark.parametrize("row, way", CELLS, ids=lambda x: x.strip("`"))
 def test_a_cell_works(bench, row, way):
     assert ways.run(bench, row, way) == ways.Outcome("works")
+
+
+@pytest.mark.matrix(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["lisa", "pascal", "local-p"])
+def test_two_processes_with_the_loss_in_chunks_train_as_one_with_fairseqs(bench, row, tmp_path):
+    """Parameters and figures."""
+    with ways.fairseqs_loss():  # not in the two
+        ways.one_of_four(bench, row, tmp_path)
+
+
+@pytest.mark.matrix(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", CHUNKED)
+def test_the_loss_in_chunks_trains_as_fairseqs(bench, row, tmp_path):
+    """Also taken up again in the middle of an epoch: the same parameters up to rounding."""
+    steps = "--optimizer sgd --lr 0.5 --max-tokens 120"
+    with ways.fairseqs_loss():
+        expected = ways.train(bench, row, tmp_path / "fairseq", steps, updates=5)
+    ways.train(bench, row, tmp_path / "chunked", steps, updates=2)
+    actual = ways.train(bench, row, tmp_path / "chunked", steps, updates=5)
+    actual, expected = (torch.load(path, weights_only=True)["model"] for path in (actual, expected))
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.slow
