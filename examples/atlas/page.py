@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from by_language import languages_table, length_penalties, other_metrics, others_table, planned, where
 from from_models import agreement_table, attachment_table
-from relative import corpora_of, draw_gains, mean_table, others_beside, plain_table, relative_table
+from relative import corpora_of, draw_gains, mean_table, others_beside, over_languages, plain_table, relative_table
 from shared import (
     MARKERS,
     NOT_RUN,
@@ -226,9 +226,16 @@ def in_both_metrics(table: Callable[[str], Table]) -> str:
 
 def tuned_means(main: Mapping[str, Any], system: str) -> str:
     """The means of the main comparison: one table, or two where the placebo was run in fewer languages."""
-    fewer = main.get("with_placebo")
+    fewer, more = main.get("with_placebo"), []
+    if main.get("languages"):
+        gain, low, high, p = over_languages(main, system, "BLEU")
+        n = len(main["mean"]["languages"])
+        more = [
+            f"the languages as a sample (t-test, n = {n}): {gain:+.2f} ({low:+.2f} to {high:+.2f}) BLEU, p = {p:.2f}"
+        ]
     parts = [(main["mean"], []), (fewer, [PLACEBO])] if fewer else [(main["mean"], [PLACEBO])]
-    return "\n\n".join(mean_table(mean, system, controls).render("markdown") for mean, controls in parts)
+    tables = [mean_table(mean, system, controls, more * (mean is main["mean"])) for mean, controls in parts]
+    return "\n\n".join(each.render("markdown") for each in tables)
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from scipy import stats
 from shared import (
     MARKERS,
     NOT_RUN,
@@ -47,7 +49,7 @@ def beside(corpus: Mapping[str, Any], system: str, metric: str = "BLEU") -> Mapp
     return row_of(corpus.get("metrics", {}).get(metric, {}).get("beside", []), system)
 
 
-def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str]) -> Table:
+def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str], more: Sequence[str] = ()) -> Table:
     """What a system gains over relative positions in the mean of the languages: on its parse, and on controls."""
     metrics, rows = mean.get("metrics", {}), []
     of_metric = {metric: row_of(found, system) for metric, found in metrics.items()} or {"BLEU": {}}
@@ -63,7 +65,19 @@ def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str]) ->
     languages = mean.get("languages", [])
     title = f"Mean of {len(languages)} languages, with relative positions in every row"
     notes = ["each draw of the bootstrap takes the same pages in all languages", DETECTABLE]
-    return table(title, head, rows, [*([", ".join(languages)] if languages else []), *notes])
+    return table(title, head, rows, [*([", ".join(languages)] if languages else []), *notes, *more])
+
+
+def over_languages(main: Mapping[str, Any], system: str, metric: str) -> list[float]:
+    """The mean gain of a system over the languages as a sample: mean, 95 % t-interval, p.
+
+    The bootstrap over pages asks about other text in these languages; this asks about other languages.
+    """
+    languages = main["mean"]["languages"]
+    gains = [beside(main["languages"][name]["relative"], system, metric)["gain"][0] for name in languages]
+    tested = stats.ttest_1samp(gains, 0.0)
+    interval = tested.confidence_interval()
+    return [fmean(gains), float(interval.low), float(interval.high), float(tested.pvalue)]
 
 
 def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> str:

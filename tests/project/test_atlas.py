@@ -161,7 +161,9 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     ]
     assert f"{min(tuning):.1f} to {max(tuning):.1f} BLEU" in claim
     controls = [control for row in of_each.values() for control in row["controls"].values()]
-    allowed = {*gains.values(), *(number for of in (*mean.values(), *controls) for number in flat(of))}
+    sample = relative.over_languages(main, "PSH", "BLEU")
+    assert "{:+.2f} to {:+.2f}".format(*sample[1:3]) in claim and f"p = {sample[3]:.2f}" in claim
+    allowed = {*gains.values(), *sample, *(number for of in (*mean.values(), *controls) for number in flat(of))}
     stated = [float(number) for number in re.findall(r"[+-]\d+\.\d+", claim)]
     assert all(min(abs(number - one) for one in allowed) < 0.0051 for number in stated), "a figure of no result"
     chains = [shared.twin_of(relative.beside(of["relative"], "PSH"), "linear") for of in results["languages"].values()]
@@ -616,6 +618,18 @@ def test_the_tables_of_relative_positions():
     baseline, gains = relative.gains_by_language(results, "PSH")
     assert baseline == "relative positions" and list(gains) == [relative.MEAN, "French"]
     assert gains["French"] == {"the parse": row["gain"]}
+
+
+def test_an_interval_over_languages_is_students():
+    languages = {
+        name: {"relative": {"metrics": {"BLEU": {"beside": [{"system": "PSH", "gain": [gain, 0, 0, 1, 1]}]}}}}
+        for name, gain in (("French", 1.0), ("Turkish", 2.0), ("Czech", 3.0), ("German", 9.0))
+    }
+    main = {"languages": languages, "mean": {"languages": ["French", "Turkish", "Czech"]}}
+    # the deviation is 1, and 95 % of Student's t of two degrees of freedom are within 4.3027
+    half = 4.3027 / 3**0.5
+    mean, low, high, p = relative.over_languages(main, "PSH", "BLEU")
+    assert (mean, low, high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-3) and 0.07 < p < 0.08
 
 
 def test_the_bootstrap_draws_pages(capsys):
