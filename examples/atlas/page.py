@@ -227,9 +227,8 @@ def in_both_metrics(table: Callable[[str], Table]) -> str:
 def tuned_means(main: Mapping[str, Any], system: str) -> str:
     """The means of the main comparison: one table, or two where the placebo was run in fewer languages."""
     fewer, more = main.get("with_placebo"), []
-    if main.get("languages"):
+    if "languages" in main and (n := len(main["mean"].get("languages", []))) > 1:
         gain, low, high, p = over_languages(main, system, "BLEU")
-        n = len(main["mean"]["languages"])
         more = [
             f"the languages as a sample (t-test, n = {n}): {gain:+.2f} ({low:+.2f} to {high:+.2f}) BLEU, p = {p:.2f}"
         ]

@@ -147,7 +147,7 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     for lang in (max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)):
         assert f"{lang} ({gains[lang]:+.2f})" in claim
     placebos = {lang: twin for lang, row in of_each.items() if (twin := shared.twin_of(row, shared.PLACEBO))}
-    assert f"has been run in {' and '.join(placebos)}" in claim
+    assert f"has been run in {', '.join([*placebos][:-1])} and {[*placebos][-1]}" in claim
     for placebo in placebos.values():
         assert _shown(placebo["gain"], " to ") in claim
     for metric, estimate in mean.items():
