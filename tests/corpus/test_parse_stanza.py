@@ -154,6 +154,7 @@ class Labels:
         return [self.names[index - VOCAB_PREFIX_SIZE] for index in ids]
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("sure", [0.5, 3.0, 8.0], ids="sure-{}".format)
 def test_the_trees_are_those_that_stanza_decodes(sure, constrained):

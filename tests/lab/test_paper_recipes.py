@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,13 @@ names = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent
 
 def figures(path: str, metric: str = "BLEU", test: str | None = None) -> dict[str, float]:
     """The published figures of a recipe by metric and, where there are several, by test."""
-    (result,) = [
-        one.figures for one in load_recipe(EXAMPLES / path).published if (one.metric, one.test) == (metric, test)
-    ]
+    (result,) = [one.figures for one in _published(EXAMPLES / path) if (one.metric, one.test) == (metric, test)]
     return result
+
+
+@cache
+def _published(path: Path) -> list[Any]:
+    return load_recipe(path).published
 
 
 @names

@@ -149,6 +149,7 @@ def test_how_much_of_a_training_is_over(recipe, tmp_path):
         assert training_share(log, stage) == share
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("options", "jobs"),
     [([], 6), (["--set", "threads=4"], 1), (["--workers", "2"], 2), (["--set", "device=cuda"], 1)],
