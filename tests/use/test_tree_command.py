@@ -164,11 +164,9 @@ def test_a_model_without_a_parent_head(corpus):
                              "--criterion", "supervised_head", updates=2)  # fmt: skip
     refused(["tree", str(checkpoint), "--input", str(corpus / "test.en")], "no head that predicts parents")
     out = corpus / "plain.conllu"
-    assert (
-        cli.main(["tree", str(checkpoint), "--input", str(corpus / "test.en"), "--head", "0,3", "--output", str(out)])
-        == 0
-    )
-    assert len(list(read_conllu(out))) == 60, "of any head, they can be had"
+    of_a_head = ["--head", "0,3", "--output", str(out)]
+    assert cli.main(["tree", str(checkpoint), "--input", str(corpus / "test.en"), *of_a_head]) == 0
+    assert len(list(read_conllu(out))) == 60, "another head has trees, too"
     refused(["tree", "nothing.pt", "--input", str(corpus / "test.en")], path="nothing.pt")
 
 
@@ -177,7 +175,7 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
     """So that empty lines at the end are not lost, and a copy that was cut off is found out."""
 
     class Predicted(chain_parser.ChainParser):
-        def __init__(self, options, *_):
+        def __init__(self, options, *_, **__):
             super().__init__(options)
 
         def predict(self, lines):
