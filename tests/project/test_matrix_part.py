@@ -36,7 +36,8 @@ def test_a_number_of_cases():
 
 
 @pytest.mark.parametrize(("everything", "tried"), [(True, [200, 30]), (False, [50, 10])])
-def test_examples_of_a_property_are_a_part_of_those_of_a_whole_run(everything, tried, monkeypatch):
+def test_examples_of_a_property_are_a_part_of_those_of_a_whole_run(everything, tried, monkeypatch, request):
+    assert matrix_part._everything == (request.config.option.cases == "all")
     monkeypatch.setattr(matrix_part, "_everything", everything)
     assert [matrix_part.examples(200), matrix_part.examples(30)] == tried
 
