@@ -296,3 +296,13 @@ def test_intervals_with_few_sentences_are_not_tested_beside_those_with_many():
     scores, tests = (table.render() for table in syntax_tables(actual, "a"))
     assert scores.count("[") == 2 and "fewer than 10 sentences" in scores
     assert "Holm: one comparison, nothing to correct" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3
+
+
+def test_intervals_of_scores_that_are_too_low_have_no_marks():
+    refs, (_, ours, _) = texts(60, 5)
+    parses = [random_parse(Random(i), i) for i in range(60)]
+    runs, prop = {"a": [["x y z"] * 60], "b": [ours]}, Property.of("length@99")
+    actual = by_syntax(runs, [Scorer("chrf", [refs])], parses, [prop], baseline="a", resamples=200)
+    for score, marked in ((50.0, True), (14.0, False)):
+        _, tests = syntax_tables(actual, "a", report={"systems": [{"mean": {"chrF": score}}]})
+        assert ("*" in tests.rows[0][-1]) == marked and ("too low" in tests.render()) != marked
