@@ -142,7 +142,8 @@ def record(name: str, ratios: list[float], *, unit: str, detail: dict[str, Any] 
         "runs_on": device(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "detail": {"cores": os.cpu_count(), **(detail or {})},
+        # Other programs on the same cores widen the spread of ratios.
+        "detail": {"cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1), **(detail or {})},
     }
     print(
         f"{name:42} {result['ratio']:8.3f}  ({result['ratio_min']:.3f} to {result['ratio_max']:.3f})  {unit}",
