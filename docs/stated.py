@@ -82,7 +82,8 @@ def stated() -> dict[str, list[str]]:
         "At 60 %, a parse is worth almost nothing: the systems reach what the text alone allows",
         "At 95 %, there is little difference",
         f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
-        f"{speed['train/supervised_head_transformer']} (supervised heads) of the plain Transformer's speed, LaSyn at "
+        f"{speed['train/supervised_head_transformer']} (supervised heads) of the speed of the plain Transformer with "
+        f"fairseq's loss, LaSyn at "
         f"{speed['train/lasyn_transformer@K1']} with K = 1 and {speed['train/lasyn_transformer@K5']} with K = 5",
         f"by {low:.1f} to {high:.1f} BLEU on the test set of 2016 and by {low_2:.1f} to +{high_2:.1f} on that of 2017"
         .replace("-", "−"),
