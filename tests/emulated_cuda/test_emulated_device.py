@@ -15,7 +15,7 @@ import emulated_cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.emulated_gpu]
 ROOT = Path(__file__).resolve().parents[2]
-in_a_process = pytest.mark.matrix(3, of="emulated devices of other processes")
+of_other_processes = pytest.mark.matrix(3, of="emulated devices of other processes")
 
 
 def in_a_new_process(code: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ def nothing_is_pending():
 # ---------------------------------------------------------------------------------------------------- planted faults
 
 
-@in_a_process
+@of_other_processes
 def test_the_host_cannot_read_the_memory():
     """A raw pointer's read ends the process."""
     done = in_a_new_process(
@@ -98,7 +98,7 @@ def test_generators_of_the_device():
     assert torch.rand(3, device="cuda", generator=torch.cuda.default_generators[0]).is_cuda
 
 
-@in_a_process
+@of_other_processes
 def test_a_forked_process_cannot_use_it():
     done = in_a_new_process(
         "import os\n"
@@ -114,13 +114,13 @@ def test_a_forked_process_cannot_use_it():
     assert done.stdout.strip() == "7", done.stderr
 
 
-@in_a_process
+@of_other_processes
 def test_pytorch_must_not_be_there_before():
     done = python("import torch, emulated_cuda\nemulated_cuda.install()")
     assert done.returncode == 1 and "Unavailable" in done.stderr
 
 
-@in_a_process
+@of_other_processes
 def test_tests_without_a_device_that_should_be_there_fail(tmp_path):
     """A device that does not compile is no reason to leave out the tests that need it."""
     (tmp_path / "c++").write_text("#!/bin/sh\nexit 1\n")
@@ -321,7 +321,7 @@ def test_streams_wait_for_each_other_or_are_refused():
         assert (c + 1).tolist() == [3, 5, 7]
 
 
-@in_a_process
+@of_other_processes
 def test_a_first_stream_waits_for_what_was_before_it():
     done = in_a_new_process(
         "a = torch.ones(3, device='cuda') + 1\nwith torch.cuda.stream(torch.cuda.Stream()):\n    a + 1"
@@ -338,7 +338,7 @@ def test_a_copy_between_devices_waits_for_both():
     assert (here + 1).tolist() == [4, 5, 6]
 
 
-@in_a_process
+@of_other_processes
 def test_nccl_takes_contiguous_tensors_alone():
     code = (
         "import torch.distributed as dist\n"

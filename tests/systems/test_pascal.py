@@ -243,6 +243,17 @@ def by_scores(term, q, k, v, padding) -> torch.Tensor:
     return scores.softmax(dim=3) @ v
 
 
+def check_form(term, inputs, gradient, padding):
+    """The form in one operation computes what the dense one does, and its gradients."""
+    actual, expected = [], []
+    for form, into in ((partial(at_once, term), actual), (partial(by_scores, term), expected)):
+        q, k, v = (x.detach().requires_grad_() for x in inputs)
+        out = form(q, k, v, padding)
+        into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
+    for a, b in zip(actual, expected):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+
+
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize(
     "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
@@ -254,14 +265,7 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
     inputs = [torch.randn(syntax.size[1], 4, 3, 8, dtype=torch.float64).permute(1, 2, 0, 3) for _ in range(3)]
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
-        term = scaling(2, **options).train().term(Step.of(syntax), 0)
-        actual, expected = [], []
-        for form, into in ((partial(at_once, term), actual), (partial(by_scores, term), expected)):
-            q, k, v = (x.detach().requires_grad_() for x in inputs)
-            out = form(q, k, v, padding)
-            into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
-        for a, b in zip(actual, expected):
-            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+        check_form(scaling(2, **options).train().term(Step.of(syntax), 0), inputs, gradient, padding)
 
 
 @pytest.mark.parametrize("left", [True, False])
@@ -281,15 +285,9 @@ def test_windows_of_long_sentences_are_the_dense_form(options, left, monkeypatch
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
         term = scaling(2, pascal_variance=0.05, **options).train().term(Step.of(syntax), 0)
-        actual, expected = [], []
-        for form, into in ((partial(at_once, term), actual), (partial(by_scores, term), expected)):
-            q, k, v = (x.detach().requires_grad_() for x in inputs)
-            out = form(q, k, v, padding)
-            into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
-        for a, b in zip(actual, expected):
-            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+        check_form(term, inputs, gradient, padding)
     assert len(used) == 2 and None not in used
-    assert window_factors.window_factor_attention(q, k, v, torch.ones(len(lines), 1, *[q.size(2)] * 2)) is None
+    assert window_factors.window_factor_attention(*inputs, torch.ones(len(lines), 1, *[syntax.size[1]] * 2)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
