@@ -22,9 +22,9 @@ from bench.training import PLAIN, training
 
 run, tokens = training(PLAIN["transformer"], sys.argv[1], count=6)
 run()
-begin = time.perf_counter()
+begin = time.process_time()
 run()
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 """
 
 

@@ -72,6 +72,13 @@ def circumstances() -> dict[str, Any]:
     return {"device": device_name(), "date": time.strftime("%Y-%m-%d"), "commit": commit()}
 
 
+def seconds() -> float:
+    """On one CPU thread, the processor's time of this process, which other programs do not lengthen; otherwise
+    the time on the clock."""
+    by_cpu = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    return time.process_time() if by_cpu else time.perf_counter()
+
+
 def in_turn(
     ours: Callable[[], Any],
     plain: Callable[[], Any],
@@ -79,21 +86,18 @@ def in_turn(
     pairs: int = 5,
     warmup: int = 1,
     repeat: int = 1,
-    in_process: bool = False,
 ) -> list[tuple[float, float]]:
     """Seconds of each of two functions, A B A B …; the arguments are those of :func:`compare`."""
-    by_cpu = in_process and torch.get_num_threads() == 1 and not torch.cuda.is_available()
-    clock = time.process_time if by_cpu else time.perf_counter
 
     def timed(function: Callable[[], Any]) -> float:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        begin = clock()
+        begin = seconds()
         for _ in range(repeat):
             function()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return (clock() - begin) / repeat
+        return (seconds() - begin) / repeat
 
     return [(timed(ours), timed(plain)) for _ in range(warmup + pairs)][warmup:]
 
@@ -108,26 +112,22 @@ def compare(
     warmup: int = 1,
     repeat: int = 1,
     detail: dict[str, Any] | None = None,
-    in_process: bool = False,
 ) -> dict[str, Any]:
-    """Time two functions that do the same work, and record the ratio of their speeds.
+    """Time two functions that do the same work by :func:`seconds`, and record the ratio of their speeds.
 
     Args:
-        ours, plain: called without arguments; a ratio above 1 says that ours is faster
+        ours, plain: called without arguments, and start no process; a ratio above 1 says that ours is faster
         pairs: how often each is timed, in turn
         warmup: untimed pairs before
         repeat: calls per timing, for functions that take less than some milliseconds
         detail: kept with the result
-        in_process: whether all work is done in this process; on one CPU thread, the processor's time is then taken,
-            which other programs do not lengthen
     """
-
-    times = in_turn(ours, plain, pairs=pairs, warmup=warmup, repeat=repeat, in_process=in_process)
-    seconds = {
+    times = in_turn(ours, plain, pairs=pairs, warmup=warmup, repeat=repeat)
+    medians = {
         "ours_seconds": statistics.median(t[0] for t in times),
         "plain_seconds": statistics.median(t[1] for t in times),
     }
-    return record(name, [b / a for a, b in times], unit=unit, detail={**seconds, **(detail or {})})
+    return record(name, [b / a for a, b in times], unit=unit, detail={**medians, **(detail or {})})
 
 
 def record(name: str, ratios: list[float], *, unit: str, detail: dict[str, Any] | None = None) -> dict[str, Any]:

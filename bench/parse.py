@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import time
 from functools import lru_cache, partial
 from pathlib import Path
 
-from bench.harness import in_turn, measure, record, temporary_folder
+from bench.harness import in_turn, measure, record, seconds, temporary_folder
 
 LINES = 1500
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))  # whose parse_models trains the parser
@@ -66,9 +65,9 @@ def against_the_pipeline() -> None:
         """The parser, with a clock on what is Stanza's."""
 
         def parse_sentences(self, sentences):
-            begin = time.perf_counter()
+            begin = seconds()
             found = type(parser).parse_sentences(parser, sentences)
-            inside.append(time.perf_counter() - begin)
+            inside.append(seconds() - begin)
             return found
 
     parser.parse_sentences = Timed().parse_sentences

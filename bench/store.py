@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.tokenizer import tokenize_line
 
 from bench import corpus
-from bench.harness import measure, record, temporary_folder
+from bench.harness import measure, record, seconds, temporary_folder
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, write_conllu
 from fairseq_syntax.corpus.segmentation_training import train_segmenter
 from fairseq_syntax.corpus.store.reader import SyntaxStore
@@ -145,11 +145,11 @@ def checksums() -> None:
     epoch()
     shares = []
     for _ in range(15):
-        begin = time.perf_counter()
+        begin = seconds()
         epoch()
-        loading = time.perf_counter() - begin
+        loading = seconds() - begin
         store = SyntaxStore(store_path(directory, "train", "en", "de", "en"))
-        begin = time.perf_counter()
+        begin = seconds()
         store.verify()
-        shares.append((time.perf_counter() - begin) / loading)
+        shares.append((seconds() - begin) / loading)
     record("store/checksums", shares, unit="time of all checksums over an epoch's")

@@ -99,7 +99,7 @@ def train(name: str) -> None:
     directory = corpus.corpus(sentences=1500, vocabulary=10000) if family == "lstm" else None
     ours, tokens = training(TRAINED[name], directory)
     plain, _ = training(PLAIN[family], directory)
-    compare(f"train/{name}", ours, plain, pairs=7, detail={"target_tokens": tokens}, in_process=True)
+    compare(f"train/{name}", ours, plain, pairs=7, detail={"target_tokens": tokens})
 
 
 for name in TRAINED:
@@ -112,4 +112,4 @@ def train_with_dropout() -> None:
     ours, tokens = training(f"{TRAINED['ldd_transformer']} --attention-dropout 0.1")
     plain, _ = training(f"{PLAIN['transformer']} --attention-dropout 0.1")
     detail = {"target_tokens": tokens, "form": "dense"}
-    compare("train/ldd_transformer_dropout", ours, plain, pairs=7, detail=detail, in_process=True)
+    compare("train/ldd_transformer_dropout", ours, plain, pairs=7, detail=detail)
