@@ -205,17 +205,20 @@ TRAINING = {
 FLAGS = ["--cpu", "--no-epoch-checkpoints"]
 
 
-def train(data, save_dir: Path, *more, **changed) -> dict:
+def train(data, save_dir: Path, *more, each_epoch: bool = True, **changed) -> dict:
     """fairseq-train; the last checkpoint.
 
     Args:
         data: the data directory, or several with colons
         more: more options
+        each_epoch: whether to validate and to save after each epoch, rather than once, at the end
         changed: other values of options, ``max_epoch=3``; None leaves an option out
     """
     import torch
 
     options = {**MODEL, **TRAINING, **{"--" + name.replace("_", "-"): value for name, value in changed.items()}}
+    if not each_epoch:
+        options |= dict.fromkeys(("--validate-interval", "--save-interval"), options["--max-epoch"])
     given = [x for name, value in options.items() if value is not None for x in (name, value)]
     fairseq("train", data, "--save-dir", save_dir, *given, *FLAGS, *more)
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)

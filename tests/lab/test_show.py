@@ -32,7 +32,7 @@ from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
 from fairseq_syntax.use.pages.page import page
 
-in_a_browser = pytest.mark.matrix(3, of="pages in a browser")
+in_a_browser = pytest.mark.matrix(2, of="pages in a browser")
 # ------------------------------------------------------------------------------------------------------- attention
 
 ARCHITECTURES = ["syntax_transformer", "pascal_transformer", "lisa_transformer", "supervised_head_transformer"]

@@ -89,7 +89,8 @@ def build(site: Path, log: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@of_the_pages
+# Half a minute, which continuous integration takes in each run, by itself.
+@pytest.mark.matrix(0, of="builds of the site")
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     gone = site_pages.OUT / "results" / "of-a-file-that-is-gone.md"

@@ -38,7 +38,7 @@ from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.serving.served_models import ServedModel, load_source
 from fairseq_syntax.use.translator import Translator
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix(11, of="ways of a sentence")]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix(8, of="ways of a sentence")]
 TASK = ["--task", "syntax_translation"]
 SEARCH = ["--beam", 3, "--cpu"]
 # Steps that are the gradients themselves: Adam would blow up the rounding of those that are zero.

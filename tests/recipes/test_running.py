@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from matrix_part import examples
 from warm_commands import WarmCommands
 
 import fairseq_syntax
@@ -689,7 +690,7 @@ def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
 @killed
 @pytest.mark.slow
 def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
-    check_kills(recipe, 20, models=4, python=quick)
+    check_kills(recipe, examples(20), models=4, python=quick)
 
 
 @killed

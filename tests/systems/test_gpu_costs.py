@@ -36,7 +36,7 @@ def plain(bench, tmp_path_factory):
     return {row: gpu_costs.updated(bench, row, out, UPDATES) for row in ("transformer", "lstm")}
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("row", ways.ROWS)
 def test_an_update_costs_hardly_more_than_the_plain_models(bench, plain, row, tmp_path):
     """At most one read and one transfer more, no wait for a transfer more, and kernels within the row's budget.
@@ -63,7 +63,7 @@ def test_adam_in_one_pass_saves_half_of_the_kernels(bench, plain, tmp_path):
         assert costs.per_update(what) <= base.per_update(what)
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", gpu_costs.SEARCHES)
 def test_a_step_of_beam_search_waits_no_more_often_than_the_plain_models(bench, name):
     """At most one read more, and no transfer, for all systems that change the decoder."""

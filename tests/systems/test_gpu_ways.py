@@ -88,7 +88,7 @@ def precisions(number: int, row: str) -> list[str]:
     return [single, *(others if row in DISTINCT else others[number % len(others) :][:1])]
 
 
-@pytest.mark.matrix(8)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(
     "row, precision",
     [(row, precision) for number, row in enumerate(ways.ROWS) for precision in precisions(number, row)],
@@ -113,7 +113,7 @@ def aligned(printed: str) -> list[str]:
 OPTIONS = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --max-tokens 400 --num-workers 0"
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("number, row", list(enumerate(DISTINCT)))
 def test_one_model_in_every_command(bench, on_gpu, number, row, tmp_path):
     """Trained and resumed on the device; validated, searched, aligned and in ensembles as on the CPU.

@@ -34,6 +34,7 @@ from fairseq_syntax.use.serving.served_models import ServedModel
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
+of_an_import = pytest.mark.matrix(6, of="uses of an imported model")
 COUNT = int(os.environ.get("SENTENCES", "60"))
 # The languages of files, where they are not those of the folder's tokenizer, and the model's names of them.
 LANGS = {"tags": ("en", "deu"), "m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en", "de")}
@@ -91,7 +92,7 @@ def sentences(pretrained, most: int, count: int = COUNT) -> list[list[int]]:
     return [torch.randint(4, last, (n,), generator=generator).tolist() for n in lengths]
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @families
 def test_states_and_probabilities_are_those_of_transformers(theirs, imported, family, monkeypatch):
     """In float64, where fairseq would still compute softmax and GELU in float32, and transformers all of FSMT.
@@ -113,7 +114,7 @@ def test_states_and_probabilities_are_those_of_transformers(theirs, imported, fa
     assert result.states < states and result.log_probabilities < log_probabilities
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @families
 def test_beams_are_those_of_generate(theirs, imported, family):
     """A tie is broken by rounding errors, which depend on the padding.
@@ -152,7 +153,7 @@ def test_beams_are_those_of_generate(theirs, imported, family):
     assert len(translations) > 3 and len({len(row) for row in translations}) > 1
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @families
 def test_text_is_translated_as_by_transformers(theirs, imported, family):
     lines = tiny_pretrained.text()[:20]
@@ -170,7 +171,7 @@ def test_text_is_translated_as_by_transformers(theirs, imported, family):
     assert [" ".join(one.text.split()) for one in translator.translate(lines)] == expected
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("family", ["marian", "separate", "tags"])
 def test_there_and_back(theirs, imported, tmp_path, family):
     from safetensors.torch import load_file
@@ -186,7 +187,7 @@ def test_there_and_back(theirs, imported, tmp_path, family):
         export(load_exported_folder(imported / family / CHECKPOINT), "fairseq", tmp_path / "stock")
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @families
 def test_ctranslate2_translates_as_the_checkpoint(imported, tmp_path, family):
     """Language tokens included: they cost nothing, are in no limit of length, and no word is aligned with them."""
@@ -218,7 +219,7 @@ def test_a_marian_model_that_was_trained_further_is_exported(imported, tmp_path)
     assert (tmp_path / "further" / "model.safetensors").exists()
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart", "mbart50", "fsmt"])
 def test_other_families_there_and_back(theirs, imported, tmp_path, family):
     """The same parameters, and a tokenizer that gives the same ids."""
@@ -275,7 +276,7 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system):
     """The parameters that the two have in common are the imported ones until the first update."""
@@ -301,7 +302,7 @@ def test_training_starts_from_it_with_a_system(imported, data, tmp_path, system)
     )
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("system", ["", "supervised_heads", "pascal"])
 def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     """Trained on the words of a parse, a model that needs none translates text as before, and so do its exports."""
@@ -331,7 +332,7 @@ def test_what_was_trained_further_goes_back(imported, data, tmp_path, system):
     assert one == other == tokenizer.batch_decode(out, skip_special_tokens=True) and len(set(one)) > 3
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("family", ["m2m100", "nllb", "legacy", "mbart"])
 def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_them(imported, family):
     """Same translations and scores, with shared parameters, also as it is served; the translator itself stays."""
@@ -358,7 +359,7 @@ def test_other_languages_of_a_translator_are_those_of_the_folder_loaded_with_the
     assert found(own) == before
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("family", ["tags", "m2m100", "legacy", "mbart"])
 def test_language_tokens_stay_out_of_all_commands(imported, tmp_path, family):
     """fairseq's own commands and ours: no token is in an output, a prefix, a constraint, a tree or an alignment."""
@@ -556,7 +557,7 @@ def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
     assert {path.name for path in tmp_path.iterdir()} <= {"out.export.lock"}
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("moment", ["write_checkpoint", "_compared", "_readme"])
 def test_a_killed_import_is_made_again(theirs, tmp_path, moment):
     if (child := os.fork()) == 0:
@@ -578,7 +579,7 @@ def test_weights_pickled_alone_are_read(theirs, tmp_path):
     assert import_model(folder, tmp_path / "out").comparison is not None
 
 
-@pytest.mark.matrix(1)
+@of_an_import
 @pytest.mark.parametrize("family", ["separate", "nllb"])
 def test_only_the_pieces_of_a_text_are_kept(theirs, imported, tmp_path, family):
     """The model computes the same of them, which the import itself compares, and knows no others."""

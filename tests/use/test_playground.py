@@ -22,7 +22,7 @@ from fairseq_syntax.use.serving.served_models import Source, load_served
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translation
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix(8, of="uses of the playground")]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix(5, of="uses of the playground")]
 SENTENCE = "the man saw the girl with the telescope ."
 HEADS = [2, 3, 0, 5, 3, 8, 8, 3, 3]
 LABELS = ["det", "nsubj", "root", "det", "obj", "case", "det", "obl", "punct"]
