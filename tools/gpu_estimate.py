@@ -16,6 +16,7 @@ bandwidth nor rate; what is estimated are ratios to the plain Transformer, which
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -67,14 +68,18 @@ def updates(
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.optim.adam import Adam
     from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
+    from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
     from fairseq.trainer import Trainer
 
     import emulated_cuda
     import fairseq_syntax
     from bench import corpus
     from fairseq_syntax.compat.adam import fairseqs_step
+    from fairseq_syntax.compat.half_precision import fairseqs_conversions
 
     fairseq_syntax.register()
+    gradients, parameters = fairseqs_conversions
+    own = {"_sync_fp16_grads_to_fp32": gradients, "_sync_fp32_params_to_fp16": parameters}
     directory = corpus.corpus(sentences, words=20, vocabulary=32000)
     options_of = rows()
     found: dict[str, dict[str, float]] = {}
@@ -87,8 +92,12 @@ def updates(
         task.load_dataset("train")  # with what the model needs
         batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1).next_epoch_itr(shuffle=True)
         sample = next(batches)
-        adam = mock.patch.object(Adam, "step", fairseqs_step if row == "transformer" else Adam.step)
-        with emulated_cuda.sizes_only(), mock.patch.object(DynamicLossScaler, "check_overflow"), adam:
+        with ExitStack() as stack:
+            stack.enter_context(emulated_cuda.sizes_only())
+            stack.enter_context(mock.patch.object(DynamicLossScaler, "check_overflow"))
+            if row == "transformer":  # fairseq's own
+                stack.enter_context(mock.patch.object(Adam, "step", fairseqs_step))
+                stack.enter_context(mock.patch.multiple(_FP16OptimizerMixin, **own))
             trainer = Trainer(convert_namespace_to_omegaconf(args), task, model, criterion)
             sample, _ = trainer._prepare_sample(sample)
             for _ in range(2):  # the second, as a first makes masks and the optimizer's states

@@ -146,6 +146,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty_strided", &emulated::empty_strided);
   m.impl("resize_", &emulated::set_size);
   m.impl("copy_", &emulated::copy_);
+  m.impl("_foreach_copy_", &copy_all);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar);

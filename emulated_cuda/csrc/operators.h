@@ -120,6 +120,37 @@ inline Tensor copy_from_and_resize(const Tensor& self, const Tensor& to) {
   return copy_from(self, to, false);
 }
 
+// CUDA copies the tensors of a list together if all are on one device, each pair has the same layout, and each list has
+// one type; otherwise one by one.
+inline void copy_all(at::TensorList self, at::TensorList from, bool non_blocking) {
+  TORCH_CHECK(self.size() == from.size(), "tensor lists must have the same length");
+  bool together = !self.empty() && self[0].is_cuda();
+  for (size_t i = 0; together && i < self.size(); i++)
+    together = self[i].device() == self[0].device() && from[i].device() == self[0].device() &&
+        self[i].scalar_type() == self[0].scalar_type() && from[i].scalar_type() == from[0].scalar_type() &&
+        self[i].sizes().equals(from[i].sizes()) && self[i].strides().equals(from[i].strides()) &&
+        self[i].is_non_overlapping_and_dense();
+  if (!together) {
+    for (size_t i = 0; i < self.size(); i++) self[i].copy_(from[i], non_blocking);
+    return;
+  }
+  int64_t bytes = 0;
+  const int64_t key = current_key(self[0].device().index());
+  {
+    Locked guard(lock);
+    const auto now = tick(key);
+    for (size_t i = 0; i < self.size(); i++) {
+      use(self[i].storage().data(), true, key, now);
+      use(from[i].storage().data(), false, key, now);
+      bytes += extent(self[i]) + extent(from[i]);
+    }
+  }
+  note_kernel("aten::_foreach_copy_", bytes, 0, self[0].element_size() == 2 || from[0].element_size() == 2);
+  if (sizes_only) return;
+  Open open;
+  for (size_t i = 0; i < self.size(); i++) stand_in(self[i], open).copy_(stand_in(from[i], open));
+}
+
 inline at::Scalar local_scalar(const Tensor& self) {
   note_read("item");
   wait_for_stream(current_key(self.device().index()));

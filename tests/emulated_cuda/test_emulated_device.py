@@ -409,6 +409,19 @@ def test_copies_and_kernels():
     assert counts.kernels == 2, "views are free"
 
 
+def test_a_list_is_copied_at_once_where_layouts_and_types_agree():
+    halves = [torch.arange(6.0).view(2, 3).half().cuda(), torch.ones(4).half().cuda()]
+    singles = [torch.empty(2, 3, device="cuda"), torch.empty(4, device="cuda")]
+    counts = counts_of(lambda: torch._foreach_copy_(singles, halves))
+    assert counts.kernels == 1 and singles[0].tolist() == [[0, 1, 2], [3, 4, 5]] and singles[1].tolist() == 4 * [1]
+    other_strides = [halves[0].t().contiguous().t(), halves[1]]
+    other_types = [halves[0], halves[1].float()]
+    for one_by_one in (other_strides, other_types):
+        assert counts_of(lambda of=one_by_one: torch._foreach_copy_(singles, of)).kernels == 2
+    counts = counts_of(lambda: torch._foreach_copy_(singles, [torch.zeros(2, 3), torch.zeros(4)]))
+    assert counts.copies == 2 and singles[0].sum().item() == 0
+
+
 def test_a_model_of_any_size_without_computing():
     with emulated_cuda.sizes_only(), emulated_cuda.counted(trace=True) as counts:
         a = torch.empty(50_000, 50_000, device="cuda")

@@ -1,4 +1,4 @@
-"""Adam in one pass: the parameters and the state of fairseq's own."""
+"""Adam in one pass, and conversions of half precision together: the numbers and the state of fairseq's own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from fairseq.optim.adam import Adam
+from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 
 from fairseq_syntax import register
 from fairseq_syntax.compat.adam import fairseqs_step
+from fairseq_syntax.compat.half_precision import fairseqs_conversions
 
 register()
 
@@ -78,3 +80,37 @@ def test_half_precision_is_fairseqs(dtype):
         gradients(of, 0)
         optimizer.step()
     assert all(map(torch.equal, ours, theirs))
+
+
+class Halves(_FP16OptimizerMixin):
+    """What fairseq's optimizer of ``--fp16`` converts, in one flat tensor or in one for each parameter."""
+
+    def __init__(self, flat: bool) -> None:
+        super().__init__()
+        self.fp16_params, self._needs_sync = parameters(torch.float16), True
+        gradients(self.fp16_params, 1)  # one of them has none
+        if flat:
+            whole = torch.nn.Parameter(torch.cat([p.data.float().flatten() for p in self.fp16_params]) + 0.3)
+            whole.grad = torch.ones_like(whole)
+            self.fp32_params = {None: whole}
+        else:
+            self.fp32_params = [torch.nn.Parameter(p.data.float() + 0.3) for p in self.fp16_params]
+
+    def tensors(self) -> list[torch.Tensor]:
+        singles = list(self.fp32_params.values() if isinstance(self.fp32_params, dict) else self.fp32_params)
+        return [*self.fp16_params, *singles, *(p.grad for p in singles)]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_half_precision_is_converted_together(flat, monkeypatch):
+    ours, theirs, lists = Halves(flat), Halves(flat), []
+    together = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda to, of: (lists.append(len(to)), together(to, of)))
+    ours._sync_fp16_grads_to_fp32(), ours._sync_fp32_params_to_fp16()
+    assert lists == [3, 4] and not ours._needs_sync
+    for convert in fairseqs_conversions:
+        convert(theirs)
+    assert all(map(torch.equal, ours.tensors(), theirs.tensors()))
+    ours.fp16_params[0].grad += 1
+    ours._sync_fp16_grads_to_fp32()
+    assert lists == [3, 4], "converted once in an update"

@@ -1,0 +1,70 @@
+"""A change to ``--fp16``: parameters and gradients are converted together, in one call.
+
+fairseq keeps a copy of the parameters in float32. It converts each gradient to it, and each parameter from it, by a
+call of its own: two kernels per parameter, a third of all that an update of the base Transformer starts on a GPU. The
+numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+from torch import Tensor
+
+fairseqs_conversions = _FP16OptimizerMixin._sync_fp16_grads_to_fp32, _FP16OptimizerMixin._sync_fp32_params_to_fp16
+
+
+def gradients_to_float32(self: Any) -> None:
+    """Copy the gradients of the parameters in half precision to those in float32."""
+    if not self._needs_sync:
+        return
+    self._needs_sync = False
+    targets, sources = [], []
+    for p, p32, part in _pairs(self):
+        if not p.requires_grad:
+            continue
+        if p32.grad is None:
+            p32.grad = torch.zeros_like(p32)
+        target = p32.grad.data if part is None else p32.grad.data[part].view_as(p)
+        if p.grad is None:
+            target.zero_()
+        else:
+            targets.append(target)
+            sources.append(p.grad.data)
+    _copy(targets, sources)
+
+
+def parameters_to_half(self: Any) -> None:
+    """Copy the parameters in float32 to those in half precision."""
+    targets, sources = [], []
+    for p, p32, part in _pairs(self):
+        if part is not None or p.requires_grad:
+            targets.append(p.data)
+            sources.append(p32.data if part is None else p32.data[part].view_as(p))
+    _copy(targets, sources)
+
+
+def _pairs(optimizer: Any) -> Iterator[tuple[Tensor, Tensor, slice | None]]:
+    """The parameters in half precision, each with the one in float32 that has its numbers, and its part of that."""
+    if not optimizer.has_flat_params:
+        yield from ((p, p32, None) for p, p32 in zip(optimizer.fp16_params, optimizer.fp32_params))
+        return
+    begins = dict.fromkeys(optimizer.fp32_params, 0)  # by device
+    for p in optimizer.fp16_params:
+        begin = begins[p.device.index]
+        begins[p.device.index] = end = begin + p.numel()
+        yield p, optimizer.fp32_params[p.device.index], slice(begin, end)
+
+
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(targets, sources)
+
+
+def install() -> None:
+    """Let fairseq's optimizer of ``--fp16`` convert by these functions."""
+    _FP16OptimizerMixin._sync_fp16_grads_to_fp32 = gradients_to_float32
+    _FP16OptimizerMixin._sync_fp32_params_to_fp16 = parameters_to_half
