@@ -17,7 +17,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_syntax.data.batch import places_of
-from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
+from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses, without_alignment
 from fairseq_syntax.model.output_loss import (
     OutputLoss,
     is_linear,
@@ -49,7 +49,7 @@ class ChunkedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         if reduce and is_linear(model):
             places = self._places(sample)
             with output_layer_replaced(model, partial(self._loss, sample["target"], places)):
-                parts, extra = model(**sample["net_input"])
+                parts, extra = model(**sample["net_input"], **without_alignment(model))
             total = len(places)
         else:
             if reduce and not self._told:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_syntax.data.batch import places_of
 from fairseq_syntax.data.packing import target_syntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
+from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses, without_alignment
 from fairseq_syntax.model.options import check_options, option, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
@@ -92,7 +92,7 @@ class LaSynEMCriterion(FairseqCriterion):
     def forward(self, model, sample, reduce=True):
         """Returns the loss, the sample size by which it is divided, and the logging output."""
         decoder, target = model.decoder, sample["target"]
-        features, extra = model(**sample["net_input"], features_only=True)
+        features, extra = model(**sample["net_input"], features_only=True, **without_alignment(model))
         # The number of tokens is known, so the host does not wait for the device.
         real = places_of(target.ne(self.padding_idx), sample["ntokens"])
         hidden, words = features.flatten(0, 1)[real], target.flatten()[real]

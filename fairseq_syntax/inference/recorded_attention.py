@@ -10,7 +10,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_syntax.model.attention import SyntaxSelfAttention, masked
+from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.fused_attention import additive_mask
 
 KINDS = ("encoder", "cross", "decoder")
 
@@ -62,10 +63,11 @@ def _observing(
     module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, attn_mask=None, *, observe=(), **options
 ):
     """Run a syntax self-attention with all heads observed; return the scores that the caller requested."""
-    wanted = list(observe)
     out, scores = forward(query, key_padding_mask, attn_mask, observe=range(module.num_heads), **options)
-    note(torch.softmax(masked(scores, key_padding_mask, attn_mask).float(), dim=-1))
-    return out, scores[:, wanted] if wanted else None
+    mask = additive_mask(key_padding_mask, attn_mask, torch.float32)
+    of_heads = torch.stack(scores, dim=1).float()
+    note(torch.softmax(of_heads if mask is None else of_heads + mask, dim=-1))
+    return out, [scores[head] for head in observe]
 
 
 def _weighing(module: MultiheadAttention, forward, note, *arguments, **options):

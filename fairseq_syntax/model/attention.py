@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_syntax.model.fused_attention import FusedAttention, additive_mask, plain_attention
 
 __all__ = ["HeadInputs", "ScoreTerm"]
 
@@ -111,30 +113,7 @@ class WhereParsed(ScoreTerm):
         return torch.where(self._parsed, attended, plain_attention(inputs.q, inputs.k, inputs.v, key_padding_mask))
 
 
-def plain_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_padding_mask: Tensor | None,
-    drop: float = 0.0,
-    attn_mask: Tensor | None = None,
-) -> Tensor:
-    """PyTorch's attention, in a fused kernel if the device has one: [B, H, T, d].
-
-    Args:
-        q, k, v: [B, H, T or S, d]; ``q`` is already divided by ``√d``
-        key_padding_mask, attn_mask: as in :func:`causal_mask`
-        drop: the dropout probability of the weights
-    """
-    mask = None
-    if attn_mask is not None:
-        mask = causal_mask(attn_mask, key_padding_mask)
-    elif key_padding_mask is not None:
-        mask = ~key_padding_mask[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, scale=1.0)
-
-
-class SyntaxSelfAttention(MultiheadAttention):
+class SyntaxSelfAttention(FusedAttention):
     """fairseq's multi-head self-attention, with score terms and observed heads.
 
     Args:
@@ -157,12 +136,12 @@ class SyntaxSelfAttention(MultiheadAttention):
         tensors: Sequence[Tensor] = (),
         incremental_state: IncrementalState | None = None,
         **unused: Any,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Sequence[Tensor]]:
         """Attend.
 
         Args:
             query: [T, B, C]
-            key_padding_mask, attn_mask: as in :func:`causal_mask`
+            key_padding_mask, attn_mask: as in :func:`.causal_mask`
             terms: applied to the scores of their heads, in this order
             observe: the heads whose scores are returned
             tensors: :attr:`ScoreTerm.tensors` of all terms, concatenated
@@ -170,9 +149,9 @@ class SyntaxSelfAttention(MultiheadAttention):
             unused: fairseq's, without effect in self-attention
 
         Returns:
-            [T, B, C], and the observed scores [B, len(observe), T, T] after the terms and before the mask, or None
+            [T, B, C], and the scores [B, T, T] of each observed head, after the terms and before the mask
         """
-        if not terms and not observe:
+        if not terms and (not observe or incremental_state is not None):
             return super().forward(
                 query,
                 query,
@@ -181,23 +160,26 @@ class SyntaxSelfAttention(MultiheadAttention):
                 incremental_state=incremental_state,
                 need_weights=False,
                 attn_mask=attn_mask,
-            )[0], None
-        v = self._split(self.v_proj(query))  # [B, H, T, d], as q and k
+            )[0], ()
         if self.project_scores:
-            q, k = self._split(self.q_proj(query) * self.scaling), self._split(self.k_proj(query))
+            q, k, v = self.project(query, (self.q_proj, self.k_proj, self.v_proj))  # [B, H, T, d] each
         else:
+            (v,) = self.project(query, (self.v_proj,))
             q = k = torch.zeros_like(v)  # a term replaces the scores; only the shape is used
+        if not terms:
+            out = plain_attention(q, k, v, key_padding_mask, self.drop, attn_mask, self.scaling)
+            return self.merge(out), _HeadScores.apply(q, k, tuple(observe), self.scaling)
+        q = q * self.scaling
         memory = query
         if incremental_state is not None:
             k, v, memory, key_padding_mask = self._with_past(k, v, query, key_padding_mask, incremental_state)
-        drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
         alone = not observe and len(terms) == 1 and attn_mask is None and incremental_state is None
-        if alone and (drop == 0.0 or terms[0].without_dropout):
+        if alone and (self.drop == 0.0 or terms[0].without_dropout):
             inputs = HeadInputs(query, memory, q, k, v, tuple(tensors))
             attended = terms[0].attend(inputs, key_padding_mask)  # [B, H, T, d]
             if attended is not None:
-                return self._merge(attended), None
+                return self.merge(attended), ()
 
         # From the first to the last head that has a term or is observed.
         spans = [term.heads.indices(self.num_heads)[:2] for term in terms]
@@ -213,22 +195,20 @@ class SyntaxSelfAttention(MultiheadAttention):
             inputs = HeadInputs(query, memory, q_term, k_term, v_term, tuple(islice(remaining, len(term.tensors))))
             placed.append((term, heads, inputs))
             scores = with_heads(scores, heads, term.scores(of_heads(scores, heads), inputs))
-        # One by one, since a list of indices would be copied to the device, and the host would wait.
-        observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None
-        scores = masked(scores, key_padding_mask, attn_mask)
-        # In float32 as in fairseq: a softmax in half precision loses small weights.
-        all_weights = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
+        observed = [scores[:, i - dense.start] for i in observe]
+        mask = additive_mask(key_padding_mask, attn_mask, scores.dtype)
+        # PyTorch's softmax sums half precision in float32.
+        all_weights = F.softmax(scores if mask is None else scores + mask, dim=-1).type_as(scores)
         weights = self.dropout_module(all_weights)
         for term, heads, _ in placed:
-            if drop and term.without_dropout:
+            if self.drop and term.without_dropout:
                 weights = with_heads(weights, heads, of_heads(all_weights, heads))
         out = weights @ v_dense  # [B, h, T, d]
         for term, heads, inputs in placed:
             if (added := term.output(of_heads(weights, heads), inputs)) is not None:
                 out = with_heads(out, heads, of_heads(out, heads) + added)
-        before, after = (part and plain_attention(*part, key_padding_mask, drop, attn_mask) for part in others)
-        parts = [part for part in (before, out, after) if part is not None]
-        return self._merge(torch.cat(parts, dim=1) if len(parts) > 1 else out), observed
+        before, after = (part and plain_attention(*part, key_padding_mask, self.drop, attn_mask) for part in others)
+        return self.merge(*(part for part in (before, out, after) if part is not None)), observed
 
     def _with_past(
         self, k: Tensor, v: Tensor, x: Tensor, padding: Tensor | None, incremental_state: IncrementalState
@@ -251,38 +231,30 @@ class SyntaxSelfAttention(MultiheadAttention):
         self._set_input_buffer(incremental_state, saved)
         return k, v, x.transpose(0, 1), None if padding is None else padding.bool()
 
-    def _split(self, x: Tensor) -> Tensor:
-        """Split [T, B, C] into heads: [B, H, T, d]."""
-        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
-    def _merge(self, out: Tensor) -> Tensor:
-        """Join the heads [B, H, T, d] and apply the output projection: [T, B, C]."""
-        return self.out_proj(out.permute(2, 0, 1, 3).flatten(2))
+class _HeadScores(torch.autograd.Function):
+    """``QKᵀ/√d`` of some heads, [B, T, T] each, from the queries and keys [B, H, T, d] of all."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, heads: tuple[int, ...], scale: float) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(q, k)
+        ctx.heads, ctx.scale = heads, scale
+        return tuple(_scaled(q[:, head], k[:, head].transpose(1, 2), scale) for head in heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k = ctx.saved_tensors
+        grad_q, grad_k = torch.zeros_like(q), torch.zeros_like(k)
+        for head, grad in zip(ctx.heads, grads):
+            grad_q[:, head] = _scaled(grad, k[:, head], ctx.scale)
+            grad_k[:, head] = _scaled(grad.transpose(1, 2), q[:, head], ctx.scale)
+        return grad_q, grad_k, None, None
 
 
-def masked(scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
-    """Scores [B, H, T, S] with −inf at masked keys; masks as in :func:`causal_mask`."""
-    if attn_mask is not None:
-        return scores + causal_mask(attn_mask, key_padding_mask)
-    if key_padding_mask is not None:
-        return scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
-    return scores
-
-
-def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """The mask [B, 1, T, S] of both the future and padding, to be added to the scores.
-
-    With padding on the left, a query on padding has no unmasked key. It sees all keys instead, since the softmax of a
-    fully masked row is NaN, which would reach all gradients. Its output is not used: padding is never a key.
-
-    Args:
-        attn_mask: [T, S], with −inf where the future is masked
-        key_padding_mask: [B, S], True on padding; None if there is no padding
-    """
-    if key_padding_mask is None:
-        return attn_mask
-    mask = attn_mask.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
-    return mask.masked_fill(mask.isneginf().all(dim=-1, keepdim=True), 0.0)
+def _scaled(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """A multiple of the products of a [B, M, K] and b [B, K, N], in one operation."""
+    return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale)
 
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, divided, plain_attention
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, divided
 from fairseq_syntax.model.devices import full_precision
+from fairseq_syntax.model.fused_attention import plain_attention
 from fairseq_syntax.model.window_factors import window_factor_attention
 
 

@@ -144,10 +144,10 @@ class LayerStack:
         terms = [term for s in systems if (term := s.term_where_parsed(step, number)) is not None]
         heads = sorted({*plan.read, *(plan.supervised if observe else ())})
         tensors = [tensor for term in terms for tensor in term.tensors]
-        *outputs, scores = layer(x, *tensors, terms=terms, observe=heads, **inputs)
-        for i, head in enumerate(heads):
-            step.scores[number, head] = scores[:, i]
-        return outputs
+        outputs = layer(x, *tensors, terms=terms, observe=heads, **inputs)
+        count = len(outputs) - len(heads)
+        step.scores.update(zip(((number, head) for head in heads), outputs[count:]))
+        return outputs[:count]
 
 
 def needs_of(systems: Mapping[str, Any] | nn.ModuleDict, when: str) -> frozenset[str]:
@@ -167,7 +167,7 @@ class _Call:
     terms: Sequence[ScoreTerm]
     observe: Sequence[int]
     tensors: Sequence[Tensor]
-    observed: Tensor | None = None
+    observed: Sequence[Tensor] = ()
 
 
 # Not in the module, since several threads may run one model at the same time.
@@ -177,7 +177,7 @@ _call: ContextVar[_Call | None] = ContextVar("call", default=None)
 class _SelfAttentionOfLayer(SyntaxSelfAttention):
     """The self-attention in a :class:`SyntaxLayer`: fairseq's layer calls it with ``query`` and more, by name."""
 
-    def __call__(self, *arguments: Any, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, *arguments: Any, **inputs: Any) -> tuple[Tensor, Sequence[Tensor]]:
         call = _call.get()
         if call is None:  # not by a layer
             return super().__call__(*arguments, **inputs)
@@ -209,7 +209,7 @@ class SyntaxLayer:
     def forward(
         self, x: Tensor, *tensors: Tensor, terms: Sequence[ScoreTerm], observe: Sequence[int], **inputs: Any
     ) -> tuple[Any, ...]:
-        """fairseq's outputs, and the observed scores; see :class:`SyntaxSelfAttention`.
+        """fairseq's outputs, and the scores of each observed head; see :class:`SyntaxSelfAttention`.
 
         Args:
             tensors: those of the terms; positional, since activation checkpointing only sees such arguments
@@ -221,4 +221,4 @@ class SyntaxLayer:
             outputs = super().forward(x, **inputs)  # type: ignore[misc]
         finally:
             _call.reset(token)
-        return *_tuple(outputs), call.observed
+        return *_tuple(outputs), *call.observed

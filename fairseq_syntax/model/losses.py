@@ -12,12 +12,19 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
+from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.model.heads import HeadLoss, Step
 from fairseq_syntax.model.options import without_parse
+from fairseq_syntax.model.output_loss import unwrapped
+
+
+def without_alignment(model: Any) -> dict[str, Any]:
+    """The argument of a Transformer's forward by which no layer returns its attention to the source, for alignments."""
+    return {"alignment_layer": -1} if isinstance(unwrapped(model), TransformerModelBase) else {}
 
 
 def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:

@@ -20,6 +20,7 @@ from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
+from fairseq_syntax.model.fused_attention import fuse
 from fairseq_syntax.model.heads import HeadSystem
 from fairseq_syntax.model.language_tokens import LanguageDecoder, SourceLanguage
 from fairseq_syntax.model.layers import needs_of
@@ -96,9 +97,11 @@ class SyntaxTransformerModel(TransformerModel):
         cfg = TransformerConfig.from_namespace(args)  # new for this build; fairseq passes it to the methods below
         cfg.systems, cfg.pretrained = (encoder, decoder), pretrained
         try:
-            return super().build_model(cfg, task)
+            model = super().build_model(cfg, task)
         finally:
             del cfg.systems, cfg.pretrained
+        fuse(model)
+        return model
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> SyntaxTransformerEncoder:

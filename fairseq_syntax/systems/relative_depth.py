@@ -20,8 +20,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import register_encoder_system
+from fairseq_syntax.model.fused_attention import plain_attention
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_attention import RelativeTerm, TreePositions, sums_by_bucket

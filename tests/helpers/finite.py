@@ -17,7 +17,7 @@ class Finite(TorchDispatchMode):
     The gradients' operations are not seen, which autograd runs in a thread of the device: look at what they leave.
 
     Attributes:
-        largest: the largest score that any softmax was given
+        largest: the largest score that any softmax was given, also within fused attention
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,10 @@ class Finite(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name in SOFTMAX:
             self.largest = max(self.largest, args[0].nan_to_num(neginf=0.0).abs().max().item())
+        if name.startswith("_scaled_dot_product") and not name.endswith("backward"):
+            q, k = (x.float() for x in args[:2])
+            scores = q @ k.mT * ((kwargs or {}).get("scale") or q.size(-1) ** -0.5)
+            self.largest = max(self.largest, scores.abs().max().item())
         out = func(*args, **(kwargs or {}))
         if name.startswith("empty") or name == "new_empty":  # is what was there before
             return out

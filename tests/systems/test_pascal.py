@@ -146,7 +146,7 @@ def test_attention_against_loops(options, left):
     tokens = pad(lines, left)
     x = torch.randn(width, len(lines), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     out, observed = attention(x, tokens.eq(PAD), terms=[term])
-    assert observed is None
+    assert not observed
     for b, line in enumerate(lines):
         n = len(line.tokens)
         columns = slice(width - n, width) if left else slice(0, n)
@@ -225,8 +225,8 @@ def test_two_terms_of_different_heads():
     _, zero = attention(x, None, observe=[0, 1, 2, 3])
     terms = [Plus(slice(1, 3), 1.0), Plus(slice(2, 4), 10.0)]
     _, actual = attention(x, None, terms=terms, observe=[3, 1, 0, 2])
-    expected = zero + torch.tensor([0.0, 1.0, 11.0, 10.0])[None, :, None, None]
-    torch.testing.assert_close(actual, expected[:, [3, 1, 0, 2]])
+    expected = torch.stack(zero, dim=1) + torch.tensor([0.0, 1.0, 11.0, 10.0])[None, :, None, None]
+    torch.testing.assert_close(torch.stack(actual, dim=1), expected[:, [3, 1, 0, 2]])
 
 
 def at_once(term: ScoreTerm, q, k, v, padding):
