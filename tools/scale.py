@@ -151,6 +151,13 @@ def measured(command: list[str], log: Path, spent: Path) -> tuple[float, float, 
     return before + time.perf_counter() - begin, peak, private
 
 
+def circumstances() -> dict[str, object]:
+    """Those of a benchmark. A process of its own tells them, as this one is not to import PyTorch."""
+    ask = [sys.executable, "-c", "import json; from bench.harness import circumstances as c; print(json.dumps(c()))"]
+    told = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    return json.loads(told)
+
+
 def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     """A row for each step; those of an earlier, stopped run are not repeated."""
     folder = work / str(pairs)
@@ -162,9 +169,7 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
             write_text(folder, "train", pairs, 1)
             write_text(folder, "valid", VALID, 2)
             text.finish()
-    ask = [sys.executable, "-c", "import json; from bench.harness import circumstances as c; print(json.dumps(c()))"]
-    told = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    about = {"cores": os.cpu_count(), "python": platform.python_version(), **json.loads(told)}
+    about = {"cores": os.cpu_count(), "python": platform.python_version(), **circumstances()}
     for name, command in steps(folder, workers):
         step = RecordedStep.of(name, [folder / f"{name or 'validation'}.row"], pairs=pairs, command=command)
         if step.record() is not None:

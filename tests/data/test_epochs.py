@@ -9,6 +9,7 @@ import torch
 import toy_data
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 from fairseq.logging import metrics
+from matrix_part import of_ten_seconds
 from untrained import untrained
 
 from fairseq_syntax.data.epochs import TrainingBatches, by_update
@@ -237,7 +238,7 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_run_in_parts_is_one_in_one_go(toy, tmp_path, system):

@@ -51,6 +51,13 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish():
+    """Python's collector does not go again through all that was imported: a tenth of the time of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+
+
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 import_module("fairseq_cli.validate").reset_logging = lambda: None  # it takes pytest's handlers away

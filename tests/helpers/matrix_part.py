@@ -101,4 +101,5 @@ def pytest_terminal_summary(terminalreporter, config):
 
 # Kinds with tests in several modules.
 in_a_process = pytest.mark.matrix(2, of="imports in a process of their own")
-in_processes = pytest.mark.matrix(1, of="trainings in processes of their own")
+of_half_a_minute = pytest.mark.matrix(2, of="half a minute of the processor each")
+of_ten_seconds = pytest.mark.matrix(6, of="five to ten seconds of the processor each")

@@ -11,6 +11,7 @@ from pathlib import Path
 import paper_corpora
 import pytest
 import toy_data
+from matrix_part import of_ten_seconds
 
 from fairseq_syntax import cli
 from fairseq_syntax.cli.command import check_line
@@ -100,14 +101,14 @@ def smoke_test(path: Path, folder: Path, to: str) -> tuple[Work, list[str], Reci
     return work, names, recipe
 
 
-@pytest.mark.matrix(2)
+@of_ten_seconds
 @pytest.mark.parametrize("path", [path for path in RECIPES if path not in TRAINED], ids=name_of)
 def test_a_recipe_ends_with_binarized_data(path, tmp_path):
     smoke_test(path, tmp_path, "binarize")
     assert list((tmp_path / "out-smoke").rglob("*.syntax.arrow"))
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.parametrize("path", TRAINED, ids=name_of)
 def test_a_recipe_ends_with_a_report(path, tmp_path):
     work, names, recipe = smoke_test(path, tmp_path, "report")

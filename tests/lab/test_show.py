@@ -18,6 +18,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.modules import MultiheadAttention
 from fairseq_cli import train
 from matplotlib import font_manager
+from matrix_part import of_ten_seconds
 from PIL import Image
 from random_parses import random_line
 from tiny_syntax import sample, tiny_model
@@ -240,6 +241,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
             collect(**arguments)
 
 
+@of_ten_seconds
 @pytest.mark.slow
 def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from matrix_part import of_ten_seconds
 from scipy import stats
 from toy_data import fairseq
 
@@ -380,6 +381,7 @@ seeds: [1]
 """
 
 
+@of_ten_seconds
 def test_the_same_page_of_other_corpora(tmp_path, monkeypatch):
     """Of translations that the recipes made, or that are kept with them; without word order."""
     words = ["ein", "Hund", "sieht", "den", "kleinen", "Mann", "am", "Tor"]
@@ -632,6 +634,7 @@ def test_an_interval_over_languages_is_students():
     assert (mean, low, high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-3) and 0.07 < p < 0.08
 
 
+@of_ten_seconds
 def test_the_bootstrap_draws_pages(capsys):
     assert command(["run", str(ATLAS / "libreoffice-tr.yaml"), "--dry-run"]) == 1  # the corpus is not here
     assert "pages/test.page" in capsys.readouterr().out

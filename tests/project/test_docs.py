@@ -18,13 +18,13 @@ from urllib.parse import unquote
 
 import browser
 import pytest
+from matrix_part import of_half_a_minute
 from notebooks import run_notebook
 from warm_commands import WarmCommands
 
 from fairseq_syntax.lab.recipes.reading import load_recipe as load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-of_the_pages = pytest.mark.matrix(1, of="commands of the pages")
 
 
 def load(name: str) -> ModuleType:
@@ -163,7 +163,7 @@ def steps(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, run_blocks(folder, commands, programs)
 
 
-@of_the_pages
+@of_half_a_minute
 @pytest.mark.slow
 def test_the_single_steps_run(steps: tuple[Path, str]) -> None:
     folder, printed = steps
@@ -177,7 +177,7 @@ def test_the_single_steps_run(steps: tuple[Path, str]) -> None:
         assert (folder / name).stat().st_size > 0
 
 
-@of_the_pages
+@of_half_a_minute
 @pytest.mark.slow
 def test_the_python_of_the_reference_runs(steps: tuple[Path, str], programs: Path) -> None:
     """With the models and data of the single steps, and a parser that needs no models."""
@@ -216,7 +216,7 @@ train: {max-update: 4, total-num-update: 4, warmup-updates: 1}
 """
 
 
-@of_the_pages
+@of_half_a_minute
 @pytest.mark.slow
 def test_the_tutorial_runs(programs: Path, tmp_path: Path) -> None:
     """On a small text, with a parser that needs no models."""
@@ -242,7 +242,7 @@ def test_the_tutorial_runs(programs: Path, tmp_path: Path) -> None:
     assert "supervised_heads.linear" in report and (tmp_path / "page.html").stat().st_size > 0
 
 
-@of_the_pages
+@of_half_a_minute
 @pytest.mark.slow
 def test_the_notebook_runs(steps: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the models of the single steps in place of those of the demo, which take minutes."""

@@ -17,6 +17,7 @@ from typing import ClassVar
 import pytest
 import yaml
 from fairseq.models import ARCH_MODEL_REGISTRY
+from matrix_part import of_ten_seconds
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -94,6 +95,7 @@ def test_the_wheel_holds_everything(wheel):
     assert "Requires-Dist: fairseq-fixed==0.12.3.1" in metadata
 
 
+@of_ten_seconds
 @pytest.mark.slow
 def test_the_wheel_works_from_anywhere(wheel, tmp_path):
     """Unpacked where no checkout is, it gives the console command, and fairseq finds it as a user directory."""
@@ -123,6 +125,7 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
 
 
 @pytest.mark.checkout
+@of_ten_seconds
 @pytest.mark.slow
 def test_a_source_distribution_has_all_that_its_tests_read_and_no_results(wheel):
     """As `make release` runs the tests that are in it, without a checkout."""

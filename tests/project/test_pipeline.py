@@ -21,7 +21,7 @@ import torch
 import toy_data
 from data_errors import data_error
 from fairseq import checkpoint_utils
-from matrix_part import in_processes
+from matrix_part import of_half_a_minute
 from random_parses import numbers
 from toy_data import USER_DIR, fairseq
 
@@ -479,7 +479,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-@in_processes
+@of_half_a_minute
 def test_killed_and_resumed(toy, tmp_path):
     """A run that is killed in the middle of an epoch and started again ends with the weights of one that was not."""
     more = ["--save-interval-updates", 3, "--keep-interval-updates", 1, "--parent-ignoring", 0.3]
@@ -503,7 +503,7 @@ def test_killed_and_resumed(toy, tmp_path):
     assert_equal_weights(weights(resumed), weights(whole), atol=0, rtol=0)
 
 
-@in_processes
+@of_half_a_minute
 def test_two_processes(toy, tmp_path):
     """Two processes with half the batch each go on from one, and end with the weights and the loss of one."""
     options = {**PLAIN_STEPS, "max_epoch": 2}
@@ -518,7 +518,7 @@ def test_two_processes(toy, tmp_path):
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=2e-3)
 
 
-@in_processes
+@of_half_a_minute
 def test_hydra(toy, tmp_path):
     """fairseq-hydra-train, whose task and architecture are given in YAML; also in two processes without a GPU."""
     config = f"""

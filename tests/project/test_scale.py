@@ -48,6 +48,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     steps = [("filter", note), ("", note), ("parse", fail), ("segment", note)]
     commands = [(name, [sys.executable, "-c", code, name[:1] or "-"]) for name, code in steps]
     monkeypatch.setattr(scale, "steps", lambda folder, workers: iter(commands))
+    monkeypatch.setattr(scale, "circumstances", dict)
     monkeypatch.setattr(scale, "WORDS", 30)  # spelling them takes longer than all else
     rows = []
     with pytest.raises(subprocess.CalledProcessError):

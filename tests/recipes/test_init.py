@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from data_errors import data_error, refused
 from fairseq.models import ARCH_MODEL_REGISTRY
+from matrix_part import of_ten_seconds
 
 import fairseq_syntax
 from fairseq_syntax import cli
@@ -23,7 +24,6 @@ from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 
 pytestmark = pytest.mark.usefixtures("composed")
-as_written = pytest.mark.matrix(1, of="recipes as they were written")
 CHAIN = "fairseq_syntax.corpus.parsing.chain"
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -93,7 +93,7 @@ def test_the_first_recipe_of_the_pages_is_what_it_writes(corpus):
     assert written.systems == shown.systems
 
 
-@as_written
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_fairseq_trains_and_searches_with_every_system(corpus, kind):
@@ -186,7 +186,7 @@ def test_what_it_says(corpus, capsys):
     refused(["init", *files, "--output", "third.yaml"], "corpus/valid.de")
 
 
-@as_written
+@of_ten_seconds
 @pytest.mark.slow
 def test_it_runs_to_the_table_and_to_a_command_that_translates(corpus, capsys):
     init("de", "--model-dir models")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from matrix_part import examples
+from matrix_part import examples, of_half_a_minute
 from warm_commands import WarmCommands
 
 import fairseq_syntax
@@ -40,7 +40,6 @@ from fairseq_syntax.runtime.workers import shares_of_gpus
 
 pytestmark = pytest.mark.usefixtures("composed")
 run_here = pytest.mark.matrix(2, of="recipes that run")
-killed = pytest.mark.matrix(1, of="recipes that are killed")
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
 RECIPE = f"""
@@ -687,13 +686,13 @@ def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
     assert scores(folder) == table
 
 
-@killed
+@of_half_a_minute
 @pytest.mark.slow
 def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
     check_kills(recipe, examples(20), models=4, python=quick)
 
 
-@killed
+@of_half_a_minute
 @pytest.mark.slow
 def test_kills_of_real_trainings_leave_the_same_parameters(recipe, warm, tmp_path):
     """With fairseq itself, and an average: three kills and one seed; as many as ``KILLS`` says, with both seeds."""

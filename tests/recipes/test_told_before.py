@@ -157,7 +157,7 @@ def test_a_wrong_recipe_is_told_with_its_line(wrong, monkeypatch, kind):
         check_told(wrong, monkeypatch, *row)
 
 
-@pytest.mark.matrix(14)
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("row", OF_FAIRSEQ, ids=lambda row: row[1].split("\n")[-1].strip())
 def test_a_wrong_option_of_fairseq_is_told_with_its_line(wrong, monkeypatch, row):
     check_told(wrong, monkeypatch, *row)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 import toy_data
+from matrix_part import of_ten_seconds
 
 from fairseq_syntax.runtime.faults import end_on_full_disk
 
-of_commands = pytest.mark.matrix(1, of="faults of commands")
 pytestmark = pytest.mark.slow  # each starts processes that import fairseq
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
 
@@ -42,7 +42,7 @@ def errors_of(done: subprocess.CompletedProcess) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(logged)]
 
 
-@of_commands
+@of_ten_seconds
 def test_a_fault_inside_a_command_of_fairseq_is_one_line(toy, tmp_path):
     argv = fairseq_argv("generate", toy.data, *TASK, "--path", tmp_path / "none.pt", "--gen-subset", "nope")
     done = run(argv)
@@ -51,7 +51,7 @@ def test_a_fault_inside_a_command_of_fairseq_is_one_line(toy, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@of_commands
+@of_ten_seconds
 @pytest.mark.parametrize("command", ["fairseq-generate", "translate"])
 def test_a_full_disk_behind_the_output_is_one_line(toy, trained, command):
     if command == "translate":
@@ -64,7 +64,7 @@ def test_a_full_disk_behind_the_output_is_one_line(toy, trained, command):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@of_commands
+@of_ten_seconds
 def test_a_full_disk_behind_a_log_or_a_help_ends_the_command(toy, tmp_path):
     """Of each line of the log there were forty of a traceback, and the status was 0."""
     for argv in (training(toy, tmp_path), fairseq_argv("train", toy.data, "--task", "syntax_translation", "--help")):
@@ -73,7 +73,7 @@ def test_a_full_disk_behind_a_log_or_a_help_ends_the_command(toy, tmp_path):
         assert done.returncode == 1 and "No space left" in told and told.startswith("fairseq-train"), done.stderr
 
 
-@of_commands
+@of_ten_seconds
 def test_output_is_utf8_whatever_the_locale(toy, trained, tmp_path):
     (tmp_path / "text").write_text("größe\n", "utf-8")
     argv = [sys.executable, "-c", "from fairseq_syntax.runtime.faults import write_utf8; write_utf8(); print('größe')"]
@@ -86,7 +86,7 @@ def training(toy, folder: Path) -> list[str]:
     return fairseq_argv("train", toy.data, "--save-dir", folder, *given, *toy_data.FLAGS)
 
 
-@of_commands
+@of_ten_seconds
 def test_an_interrupted_training_ends_clean_and_a_second_one_in_its_folder_does_not_begin(toy, tmp_path):
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     pipe = subprocess.PIPE
@@ -107,7 +107,7 @@ def test_an_interrupted_training_ends_clean_and_a_second_one_in_its_folder_does_
     assert first.returncode == 130 and "Traceback" not in said and "interrupted" in said, said
 
 
-@of_commands
+@of_ten_seconds
 def test_too_few_open_files_do_not_let_a_training_wait_for_ever(toy, tmp_path):
     done = run(training(toy, tmp_path), "ulimit -n 40")
     assert done.returncode == 1 and "ulimit" in done.stderr and len(errors_of(done)) == 1, done.stderr

@@ -20,7 +20,7 @@ from lstm_models import (
     model,
     net_input,
 )
-from matrix_part import examples
+from matrix_part import examples, of_ten_seconds
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
@@ -300,7 +300,7 @@ def test_needs():
     assert DLAAModel.training_needs == DLAAModel.inference_needs == {"tree"}
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("alignment, follows", [("interpolate", True), ("hard", False)])
 def test_predicted_positions_follow_the_alignment(alignment, follows):

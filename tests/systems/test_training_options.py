@@ -471,7 +471,7 @@ NOTHING = """checkpoint_shard_count load_checkpoint_on_all_dp_ranks write_checkp
     use_bmuf debug_param_names fixed_validation_seed"""
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.__name__)
 def test_an_option_of_training_has_its_effect(train, effect):
     effect(train)

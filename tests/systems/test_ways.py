@@ -13,7 +13,7 @@ from fairseq.dataclass import utils
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from matrix_part import in_processes
+from matrix_part import of_half_a_minute, of_ten_seconds
 from torch import distributed
 
 from fairseq_syntax.compat.processes import _start_processes
@@ -58,14 +58,14 @@ def bench(tmp_path_factory):
     made.pair.close()
 
 
-@pytest.mark.matrix(2)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("row, way", CELLS, ids=lambda x: x.strip("`"))
 def test_a_cell_works(bench, row, way):
     assert ways.run(bench, row, way) == ways.Outcome("works")
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["lisa", "pascal", "local-p"])
 def test_two_processes_with_the_loss_in_chunks_train_as_one_with_fairseqs(bench, row, tmp_path):
@@ -74,7 +74,7 @@ def test_two_processes_with_the_loss_in_chunks_train_as_one_with_fairseqs(bench,
         ways.one_of_four(bench, row, tmp_path)
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("row", CHUNKED)
 def test_the_loss_in_chunks_trains_as_fairseqs(bench, row, tmp_path):
@@ -171,7 +171,7 @@ def test_the_processes_of_a_restart_do_not_find_those_before(monkeypatch):
     assert not _start_processes(given) and given.distributed_init_method == "env://"
 
 
-@in_processes
+@of_half_a_minute
 @pytest.mark.slow
 def test_fairseq_starts_two_processes_itself(bench, tmp_path):
     ways.started(bench, "pascal", tmp_path)

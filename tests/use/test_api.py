@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from data_errors import data_error
+from matrix_part import of_ten_seconds
 from served import running, stand_in_service
 
 import fairseq_syntax.use.serving.served_models as served_models
@@ -374,6 +375,7 @@ def test_models_that_cannot_be_served(tmp_path, trained):
         load_served({"x": tmp_path / "none.pt"})
 
 
+@of_ten_seconds
 def test_fuzzed_requests_find_no_defect(server):
     """Whatever the description allows, and what it does not: no 5xx, and answers as described."""
     pytest.importorskip("schemathesis")

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import pytest
 from data_errors import data_error
 from fastapi import HTTPException
+from matrix_part import of_ten_seconds
 from served import StandIn, running, stand_in_service
 
 from fairseq_syntax.use.serving import server
@@ -253,7 +254,7 @@ serve(create_app(Service([Hanging()], Source(None))), "127.0.0.1", 0, grace=floa
 """
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.slow
 @pytest.mark.parametrize("text, status", [("hang on", b"503"), ("one two", b"200")])
 def test_sigterm_ends_it_within_the_grace_period_whatever_runs(text, status):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import toy_data
 from data_errors import data_error
+from matrix_part import of_half_a_minute
 from untrained import untrained
 
 from fairseq_syntax.inference.interactive import InteractiveInput
@@ -73,7 +74,7 @@ def beams_of(folder, lines):
     return beams
 
 
-@pytest.mark.matrix(1)
+@of_half_a_minute
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_same_beams(data, tmp_path, norm):
     exported(data, tmp_path, norm)

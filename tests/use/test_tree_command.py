@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import chain_parser
 import pytest
 from data_errors import refused
+from matrix_part import of_ten_seconds
 from toy_data import fairseq, logged
 
 from fairseq_syntax import cli
@@ -95,7 +96,7 @@ def train_model(corpus, name, *options, updates=250):
     return next((corpus / name).glob(f"checkpoint_*_{updates}.pt"))
 
 
-@pytest.mark.matrix(1)
+@of_ten_seconds
 @pytest.mark.parametrize(
     "name, options",
     [
