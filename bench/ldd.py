@@ -7,7 +7,6 @@ import random
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +23,8 @@ from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import PackedSyntax, pack
 from fairseq_syntax.model.attention import HeadInputs, SyntaxSelfAttention
-from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.systems.ldd import Ldd, LddConfig, LddTerm
-from fairseq_syntax.systems.pascal import gaussian, one_hot
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 HEADS, HEAD_DIM = 16, 32
@@ -176,45 +172,6 @@ def variants() -> None:
             detail["scores_per_entry"] = round(scores / detail["entries"], 1)
             name = f"layer/ldd_{variant.lower()}@{length}"
             compare(name, functions["linear"], functions["dense"], unit="speed, linear over dense", detail=detail)
-
-
-@measure(*(f"layer/pascal_{name}@{t}" for name in ("window", "parent_only") for t in LENGTHS))
-def pascal() -> None:
-    """PASCAL's factors through the linear form, against its dense form: the Gaussian's window, and the one-hot.
-
-    Beyond 6 positions a Gaussian of variance 1 is below 3e-10, and moves a logit by less than that times its score:
-    less than the rounding of float32 for any score below 200.
-    """
-    for length in LENGTHS:
-        batch, heads, width = max(1, 2048 // length), 4, 6
-        q, k, v = (
-            torch.randn(length, batch, heads, 64, device=device()).permute(1, 2, 0, 3).requires_grad_()
-            for _ in range(3)
-        )
-        gradient = torch.randn_like(q)
-        parent = torch.randint(0, 2 * length - 1, (batch, length), device=device()) / 2
-        position = torch.arange(length, device=device()).expand(batch, length)
-
-        def step(out: torch.Tensor, inputs=(q, k, v), gradient=gradient) -> None:
-            torch.autograd.grad(out, inputs, gradient)  # not of a sum, which has stride 0 and makes products slower
-
-        for name, factor, half in (("window", partial(gaussian, variance=1.0), width), ("parent_only", one_hot, 0)):
-
-            def linear(q=q, k=k, v=v, parent=parent, factor=factor, half=half, size=(batch, heads, length)) -> None:
-                key = parent.round().long()[:, :, None] + torch.arange(-half, half + 1, device=parent.device)
-                inside = (key >= 0) & (key < size[2])
-                row, token, _ = inside.nonzero(as_tuple=True)
-                key = key[inside]
-                factors = SparseFactors.of(size, row, None, token, key, factor(parent[row, token], key))
-                step(sparse_factor_attention(q, k, v, factors))
-
-            def dense(q=q, k=k, v=v, parent=parent, factor=factor, position=position, heads=heads) -> None:
-                term = FactorTerm(factor(parent[:, :, None], position[:, None, :])[:, None], heads)
-                step(term.scores(q @ k.transpose(2, 3), None).softmax(-1) @ v)
-
-            detail = {"batch": batch, "heads": heads, "head_dim": 64, "entries_per_row": 2 * half + 1}
-            unit = "speed, linear over dense"
-            compare(f"layer/pascal_{name}@{length}", linear, dense, unit=unit, detail=detail)
 
 
 @measure("loader/arcs")

@@ -103,7 +103,6 @@ def _cluster() -> list[str]:
     parser = on_one_thread()["parse/stanza"]["detail"]
     speed = parser["words_per_second"]
     hours = [f"{sentences * 25 / speed / 3600:,.0f}" for sentences in (10**7, 10**8, 10**9)]
-    assert 65 < 10**7 * 25 / speed / 60 / 32 < 75, "docs/cluster.md: 32 cores parse 10^7 sentences in 70 minutes"
     about_parses = (ROOT / "fairseq_syntax/corpus/parsing/README.md").read_text("utf-8")
     (alone,) = re.findall(r"; (\d+) bytes per word without distributions", about_parses)
     (with_arcs,) = re.findall(r"^\| \*\*0\.01\*\* \|.*\| (\d+) \|$", about_parses, re.M)
@@ -112,6 +111,7 @@ def _cluster() -> list[str]:
         f"{hours[0]}, {hours[1]} and {hours[2]} core-hours at 25 words a sentence and {speed:,} words a second and "
         "core",
         f"Stanza's own pipeline had {parser['plain_words_per_second']:,} there",
+        f"one machine with 32 cores parses it in {10**7 * 25 / speed / 60 / 32:.0f} minutes",
         f"a word takes {alone} bytes in the parse and {with_arcs} with distributions",
         f"10^9 sentences of 25 words are {terabytes[0]} or {terabytes[1]} TB of parse",
         "0.5 for two workers on one",  # no measures, these two
