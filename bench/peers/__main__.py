@@ -4,7 +4,7 @@ Installs eole, Hugging Face's transformers and Joey NMT, each into an environmen
 Multi30k once for all, and trains and searches with each system in turn, A B C A B C …, in processes of one thread. Each
 trains a model of the same size with its own commands on the same sentences. Times are the processor's, from after the
 warm-up on. The records are ``bench/peers.jsonl``; the table on ``docs/results.md`` is made from those of the last run.
-A toolkit that cannot be installed or run has a row that says so.
+A toolkit that cannot be installed or run, or that ends a search early, has a row that says so.
 """
 
 from __future__ import annotations
@@ -334,7 +334,8 @@ def main() -> int:
     sizes["length"] = 15
     about = {"run": time.strftime("%Y-%m-%dT%H:%M:%S"), "rounds": rounds, "sentences": sentences, **sizes}
     about |= {**circumstances(), "cores": os.cpu_count()}
-    pythons, results = {}, {name: [] for name in args.only}
+    pythons: dict[str, Path] = {}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in args.only}
     for name in args.only:
         folder = work / "environments" / name
         if SYSTEMS[name].packages and not (folder / "complete").exists():

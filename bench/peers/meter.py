@@ -1,6 +1,6 @@
 """What each toolkit is measured with, in its own process: tokens, processor time and memory.
 
-The programs ``of_*.py`` beside this one run a toolkit in its own environment, so that this module imports PyTorch alone.
+The programs ``of_*.py`` beside this one run a toolkit in its own environment, so this module imports PyTorch alone.
 """
 
 from __future__ import annotations
@@ -94,6 +94,13 @@ def searching(search: Callable[[], Any]) -> dict[str, Any]:
     hook = torch.nn.modules.module.register_module_forward_pre_hook(first)
     search()
     return {"seconds": time.process_time() - began[0], "memory": peak()}
+
+
+def check(translations: Path, length: int) -> None:
+    """Raise a ValueError if a search ended before ``length`` pieces, as its time is then that of less work."""
+    shortest = min(len(line.split()) for line in translations.read_text(encoding="utf-8").splitlines())
+    if shortest < length:
+        raise ValueError(f"a translation has {shortest} pieces instead of {length}")
 
 
 def peak() -> int:

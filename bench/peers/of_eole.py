@@ -83,7 +83,9 @@ def search(job: meter.Job) -> dict[str, Any]:
         gpu_ranks=[],
     )
     engine = InferenceEnginePY(given)
-    return meter.searching(engine.infer_file)
+    measured = meter.searching(engine.infer_file)
+    meter.check(job.model / "translations", job.length)
+    return measured
 
 
 def main() -> None:

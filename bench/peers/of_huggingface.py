@@ -32,7 +32,7 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
 
 def new_model(number: dict[str, int]) -> MarianMTModel:
     """The plain Transformer of transformers' classes for translation."""
-    sides = {}
+    sides: dict[str, Any] = {"attn_implementation": "sdpa"}
     for side in ("encoder", "decoder"):
         sides |= {f"{side}_layers": meter.LAYERS, f"{side}_ffn_dim": meter.INNER}
         sides |= {f"{side}_attention_heads": meter.HEADS}
@@ -50,7 +50,6 @@ def new_model(number: dict[str, int]) -> MarianMTModel:
         eos_token_id=number["</s>"],
         forced_eos_token_id=number["</s>"],
         decoder_start_token_id=number["<pad>"],
-        attn_implementation="sdpa",
         **sides,
     )
     return MarianMTModel(config)

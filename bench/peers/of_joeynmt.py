@@ -76,7 +76,9 @@ def main() -> None:
     if job.work == "search":
         given = config(job)
         del given["data"]["dev"]
-        meter.tell(meter.searching(lambda: test(given, output_path=str(job.model / "translations"))), "joeynmt")
+        measured = meter.searching(lambda: test(given, output_path=str(job.model / "translations")))
+        meter.check(job.model / "translations.test", job.length)
+        meter.tell(measured, "joeynmt")
         return
     Path(job.folder).mkdir(parents=True, exist_ok=True)
     training, step = meter.Training(job), TrainManager._train_step
