@@ -36,13 +36,20 @@ NOT_ESTIMATED = ("lasyn (K = 2)", "pascal + supervised_heads + lasyn")
 
 
 def rows() -> dict[str, str]:
-    """The options of the plain Transformer with fairseq's loss and Adam and with ours, and of every system."""
+    """The options of the plain Transformer with fairseq's loss and optimizer and with ours, of our model without a
+    system, and of every system.
+    """
     import ways
 
     from fairseq_syntax.model.heads import HeadSystem
 
     chunked = f"--arch transformer {ways.criterion(HeadSystem.criterion)}"
-    options_of = {"transformer": "", "transformer (with our loss and Adam)": chunked, **ways.TRANSFORMERS}
+    options_of = {
+        "transformer": "",
+        "transformer (with our loss and Adam)": chunked,
+        "syntax_transformer (no system)": chunked.replace("--arch ", "--arch syntax_"),
+        **ways.TRANSFORMERS,
+    }
     return {row: f"{options} {SIZES.get(row, '')}" for row, options in options_of.items() if row not in NOT_ESTIMATED}
 
 

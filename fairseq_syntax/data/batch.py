@@ -103,8 +103,8 @@ class SyntaxBatch:
     @cached_property
     def start(self) -> Tensor:
         """[B] int64: the column of the first piece (0 with padding on the right)."""
-        # argmax returns the first of several maxima; it does not accept bool
-        return (~self.padding).int().argmax(dim=1)
+        # argmin returns the first of several minima; it does not accept bool
+        return self.padding.view(torch.uint8).argmin(dim=1)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -173,10 +173,15 @@ class SyntaxBatch:
     @cached_property
     def word_of_piece(self) -> Tensor:
         """[B, T] int64: the flat index of each piece's word; -1 on ``</s>`` and padding."""
+        return self._word_near.masked_fill(~self.real, -1)
+
+    @cached_property
+    def _word_near(self) -> Tensor:
+        """[B, T] int64: the flat index of each piece's word; on ``</s>`` and padding, of any word."""
         flat_piece = self.pieces_before[:, None] + self.offset_in_sentence
         # The first word up to which there are more pieces than precede this one.
         word = torch.searchsorted(self.pieces_so_far, flat_piece.contiguous(), right=True)
-        return word.masked_fill(~self.real, -1)
+        return word.clamp_(max=max(self.pieces.numel() - 1, 0))
 
     def of_word(self, per_word: Tensor, other: Tensor | float) -> Tensor:
         """Spread a value per word [W] over the word's pieces: [B, T] of its dtype.
@@ -186,7 +191,7 @@ class SyntaxBatch:
         """
         if not per_word.numel():  # a batch of empty lines has nothing to spread or to index
             per_word = per_word.new_zeros(1)
-        spread = per_word[self.word_of_piece.clamp(min=0)]
+        spread = per_word[self._word_near]
         if isinstance(other, Tensor):
             other = other.to(spread.dtype)
         return torch.where(self.real, spread, other)

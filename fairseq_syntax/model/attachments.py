@@ -15,6 +15,8 @@ from torch import Tensor
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.heads import HeadLoss
 
+UNSUPERVISED = -1  # where a row's target would be
+
 
 def link(syntax: SyntaxBatch) -> Tensor:
     """The column that each piece attaches to, [B, T] int64.
@@ -22,7 +24,7 @@ def link(syntax: SyntaxBatch) -> Tensor:
     A word's first piece attaches to the first piece of the word's parent (or, for a root, to itself); its later pieces
     attach to its first piece. ``</s>`` and padding attach to themselves.
     """
-    return torch.where(syntax.begins_word, syntax.parent_first, syntax.first_piece)
+    return syntax.once(link, lambda: torch.where(syntax.begins_word, syntax.parent_first, syntax.first_piece))
 
 
 def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
@@ -47,9 +49,10 @@ class Attachments(NamedTuple):
 
     def nll(self, scores: Tensor) -> Tensor:
         """``−Σ log softmax(scores)[i, parent(i)]`` over supervised rows i."""
-        chosen = log_attention(scores, self.hidden).gather(2, self.parent[:, :, None]).squeeze(2)  # [B, T]
-        # where, not a product: rows that are not supervised may be −inf or NaN
-        return -torch.where(self.real, chosen, 0.0).sum()
+        # Rows that are not supervised are left out, since they may be −inf or NaN.
+        parent = self.parent.masked_fill(~self.real, UNSUPERVISED)
+        rows = log_attention(scores, self.hidden).flatten(0, 1)
+        return F.nll_loss(rows, parent.flatten(), ignore_index=UNSUPERVISED, reduction="sum")
 
     def counts(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The number of words whose parent has the highest score, and the number of words; trees are not enforced."""

@@ -247,14 +247,14 @@ class _HeadScores(torch.autograd.Function):
         q, k = ctx.saved_tensors
         grad_q, grad_k = torch.zeros_like(q), torch.zeros_like(k)
         for head, grad in zip(ctx.heads, grads):
-            grad_q[:, head] = _scaled(grad, k[:, head], ctx.scale)
-            grad_k[:, head] = _scaled(grad.transpose(1, 2), q[:, head], ctx.scale)
+            _scaled(grad, k[:, head], ctx.scale, out=grad_q[:, head])
+            _scaled(grad.transpose(1, 2), q[:, head], ctx.scale, out=grad_k[:, head])
         return grad_q, grad_k, None, None
 
 
-def _scaled(a: Tensor, b: Tensor, scale: float) -> Tensor:
+def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """A multiple of the products of a [B, M, K] and b [B, K, N], in one operation."""
-    return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale)
+    return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale, out=out)
 
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values

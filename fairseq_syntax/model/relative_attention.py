@@ -99,7 +99,7 @@ def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
     """
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     zeros = wide.new_zeros(*weights.shape[:3], number)
-    return zeros.scatter_add(3, buckets, wide).to(weights.dtype)
+    return zeros.scatter_add_(3, buckets, wide).to(weights.dtype)
 
 
 class RelativeSystem(EncoderSystem):

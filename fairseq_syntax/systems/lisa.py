@@ -49,11 +49,13 @@ class Biaffine(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """Scores [B, T, S] of dependents [T, B, C] and heads [S, B, C] (default: the same)."""
         memory = x if memory is None else memory
-        q, k = self.query(x.transpose(0, 1)), self.key(memory.transpose(0, 1))
+        q, k = self.query(x), self.key(memory)  # [T, B, d] and [S, B, d]
         if not self.linear:
             q, k = F.relu(q), F.relu(k)
         # [q; 1] U, without concatenating q and 1
-        return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)  # [B, T, S]
+        matrix, bias = self.weight.split((len(self.weight) - 1, 1))
+        mapped = F.linear(q, matrix.t(), bias[0])
+        return mapped.transpose(0, 1) @ k.permute(1, 2, 0)  # [B, T, S]
 
 
 class BiaffineTerm(ScoreTerm):

@@ -32,9 +32,13 @@ def target_keys(syntax: SyntaxBatch) -> Tensor:
     They are the first pieces of all words of the row's sentence, without the row's own column. Rows of ``</s>``, of
     padding and of the first piece of a sentence's only word have none.
     """
-    connected = piece_distance(syntax) >= 0
-    itself = torch.eye(syntax.size[1], dtype=torch.bool, device=syntax.device)
-    return connected & syntax.begins_word[:, None, :] & syntax.real[:, :, None] & ~itself
+
+    def make() -> Tensor:
+        connected = piece_distance(syntax) >= 0
+        itself = torch.eye(syntax.size[1], dtype=torch.bool, device=syntax.device)
+        return connected & syntax.begins_word[:, None, :] & syntax.real[:, :, None] & ~itself
+
+    return syntax.once(target_keys, make)
 
 
 def supervision(syntax: SyntaxBatch) -> Tensor:

@@ -259,8 +259,8 @@ def test_the_weights_of_a_bucket_are_added_up_in_full(dtype, monkeypatch):
 
     On a CPU PyTorch itself adds up in float32; a GPU adds in the precision that it is given, so that is looked at.
     """
-    added, original = [], torch.Tensor.scatter_add
-    monkeypatch.setattr(torch.Tensor, "scatter_add", lambda x, *rest: added.append(x.dtype) or original(x, *rest))
+    added, original = [], torch.Tensor.scatter_add_
+    monkeypatch.setattr(torch.Tensor, "scatter_add_", lambda x, *rest: added.append(x.dtype) or original(x, *rest))
     weights = torch.full((1, 2, 3, 1000), 1e-3).to(dtype)
     buckets = torch.zeros(1, 2, 3, 1000, dtype=torch.long)
     buckets[..., 500:] = 4
