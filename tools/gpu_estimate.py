@@ -15,6 +15,7 @@ bandwidth nor rate; what is estimated are ratios to the plain Transformer, which
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -91,6 +92,7 @@ def updates(
     options_of = rows()
     found: dict[str, dict[str, float]] = {}
     for row in names or options_of:
+        gc.collect()  # or the last row's model may still count, which is in a circle of references
         words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
         words += options_of[row].split()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
