@@ -1,15 +1,19 @@
-"""Beam search of the LSTM family and of supervised heads against fairseq's own models of the same size."""
+"""Beam search: fairseq's own model by our search and by fairseq's, and systems against models of the same size."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.utils import move_to_cuda
 
 from bench import corpus
-from bench.harness import compare, measure
+from bench.harness import compare, device, measure
 from bench.training import PLAIN, TRAINED, batches, build
+from fairseq_syntax.compat.search import BeamSearch, EnsembleModel
 
 LENGTHS = (50, 80)  # words; there are more pieces
 
@@ -45,3 +49,33 @@ def generate() -> None:
     ours, detail = searching(TRAINED["supervised_head_transformer"], beam=4, length=20)
     plain, _ = searching(PLAIN["transformer"], beam=4, length=20)
     compare("generate/supervised_head_transformer", ours, plain, pairs=9, detail=detail)
+
+
+@measure("generate/transformer@1", "generate/transformer@64")
+def generate_plain() -> None:
+    """fairseq's own Transformer by the search of ``translate`` and by fairseq's, one sentence and 64 at a time."""
+    task, model, _ = build(PLAIN["transformer"])
+    task.load_dataset("test")
+    dataset, beam, length = task.dataset("test"), 5, 20
+    options = Namespace(beam=beam, max_len_a=0, max_len_b=length, min_len=length)
+    model.prepare_for_inference_(Namespace(generation=options))
+    ours, theirs = (task.build_generator([model], options) for _ in range(2))
+    ours.model.keeps_attention = False  # as in translate
+    # The classes that ours replace.
+    theirs.model = EnsembleModel.__mro__[1]([model]).eval()
+    theirs.search = BeamSearch.__mro__[1](task.target_dictionary)
+    for sentences in (1, 64):
+        sample = dataset.collater([dataset[i] for i in range(sentences)])
+        sample = move_to_cuda(sample) if device() == "cuda" else sample
+        found = [generator.generate([model], sample) for generator in (ours, theirs)]
+        tokens = [[h["tokens"].tolist() for best in each for h in best] for each in found]
+        assert tokens[0] == tokens[1], "the searches do not find the same"
+        compare(
+            f"generate/transformer@{sentences}",
+            partial(ours.generate, [model], sample),
+            partial(theirs.generate, [model], sample),
+            unit="speed, our search over fairseq's",
+            pairs=9,
+            repeat=max(1, 8 // sentences),
+            detail={"sentences": sentences, "beam": beam, "steps": length + 1},
+        )

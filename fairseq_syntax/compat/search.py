@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from fairseq import ngram_repeat_block, search, sequence_generator
+from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 _NORMALIZED = ("get_normalized_probs", "get_normalized_probs_scriptable")
 PARTS = 8  # the number of lines into which a long row is folded
+SHARED = 4  # sentences of a batch from which on their hypotheses share a source: it takes more operations
 
 
 def has_heap(x: Tensor) -> bool:
@@ -47,11 +51,12 @@ class LogProbabilities(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __ne__(self, other: Any) -> Any:
-        """Where two tensors differ, bool; compared with themselves and without NaN, a mask of the rows alone."""
-        if other is self:
-            has_nan = self.amax(dim=-1).isnan()
-            if not has_nan.any():
-                return has_nan
+        """Where two tensors differ, bool; compared with themselves and without NaN, an index of no rows, int64 [0].
+
+        A mask would be read, and all values with it, by what is done where it holds.
+        """
+        if other is self and not self.amax(dim=-1).isnan().any():
+            return torch.empty(0, dtype=torch.long)
         return super().__ne__(other)
 
 
@@ -148,7 +153,8 @@ class EnsembleModel(sequence_generator.EnsembleModel):
     """The models of a search, which does only what a step changes.
 
     fairseq reorders the encoder's output in every step, looks through all modules of a decoder for those that keep a
-    state, and copies the attention of all steps to the hypotheses that go on.
+    state, and copies the attention of all steps to the hypotheses that go on. It gives each hypothesis keys and values
+    of the source of its own; its attention can share those of a sentence, which fairseq asks of BART alone.
 
     Attributes:
         keeps_attention: whether hypotheses have their ``attention``, which only alignments by a search read
@@ -157,17 +163,34 @@ class EnsembleModel(sequence_generator.EnsembleModel):
     def __init__(self, models: list[Any]) -> None:
         super().__init__(models)
         self.keeps_attention = True
-        self._rows = 0
+        self._rows = self._each = 0
         self._with_state: list[list[Any]] = []
+        self._over_source: list[Any] = []
         self._is_softmax = [ends_in_a_softmax(model) for model in models]
 
     def forward_encoder(self, net_input: dict[str, Any]) -> list[Any]:
         """Encode a batch, and start its search."""
-        self._rows = 0
+        self._rows = self._each = 0
         decoders = [model.decoder for model in self.models] if self.has_incremental_states() else []
         named = "reorder_incremental_state"
         self._with_state = [[module for module in of.modules() if hasattr(module, named)] for of in decoders]
+        self._over_source = [module for part in self._with_state for module in part if can_share(module)]
+        self._sentences = len(net_input["src_tokens"]) if "src_tokens" in net_input else 0
         return super().forward_encoder(net_input)
+
+    @contextmanager
+    def sharing_sources(self) -> Iterator[None]:
+        """A context in which the hypotheses of a sentence share the keys and values of its source.
+
+        Only while a search reads them: attention that is told of a beam takes every batch for one of such hypotheses.
+        """
+        try:
+            for module in self._over_source:
+                module.beam_size = self._each
+            yield
+        finally:
+            for module in self._over_source:
+                module.beam_size = 1
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
         """See the base class.
@@ -176,13 +199,16 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         changed, nothing needs to be reordered.
         """
         rows, self._rows = self._rows, len(new_order)
+        if not self._each:
+            self._each = self._rows // self._sentences if self._sentences >= SHARED else 1
         return encoder_outs if rows == self._rows else super().reorder_encoder_out(encoder_outs, new_order)
 
     def reorder_incremental_state(self, incremental_states: list[Any], new_order: Tensor) -> None:
         """See the base class."""
-        for state, modules in zip(incremental_states, self._with_state):
-            for module in modules:
-                module.reorder_incremental_state(state, new_order)
+        with self.sharing_sources():
+            for state, modules in zip(incremental_states, self._with_state):
+                for module in modules:
+                    module.reorder_incremental_state(state, new_order)
 
     def forward_decoder(
         self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
@@ -192,15 +218,27 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         Args:
             tokens: [R, T] int64, the hypotheses so far, of which decoders with a state read the last token
         """
-        if self._is_softmax == [True] and has_heap(tokens):
-            with_state = {"incremental_state": incremental_states[0]} if self.has_incremental_states() else {}
-            encoded = encoder_outs[0] if self.has_encoder() else None
-            output, extra, *_ = self.models[0].decoder.forward(tokens, encoder_out=encoded, **with_state)
-            logits = output[:, -1] if temperature == 1 else output[:, -1].div_(temperature)
-            log_probs, attention = log_softmax_(logits.float()), last_attention(extra)
-        else:
-            log_probs, attention = super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
+        with self.sharing_sources():
+            if self._is_softmax == [True] and has_heap(tokens):
+                with_state = {"incremental_state": incremental_states[0]} if self.has_incremental_states() else {}
+                encoded = encoder_outs[0] if self.has_encoder() else None
+                output, extra, *_ = self.models[0].decoder.forward(tokens, encoder_out=encoded, **with_state)
+                logits = output[:, -1] if temperature == 1 else output[:, -1].div_(temperature)
+                log_probs, attention = log_softmax_(logits.float()), last_attention(extra)
+            else:
+                log_probs, attention = super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
         return checked_at_once(log_probs), attention if self.keeps_attention else None
+
+
+def can_share(module: Any) -> bool:
+    """Whether a module is fairseq's attention to a source, whose keys and values rows of one sentence can share.
+
+    Learned keys and values (``--add-bias-kv``) are added for each row, and a beam that is known already is another's.
+    """
+    if not isinstance(module, MultiheadAttention) or type(module).forward is not MultiheadAttention.forward:
+        return False
+    of_source = module.encoder_decoder_attention and not module.self_attention
+    return of_source and module.bias_k is None and not module.add_zero_attn and module.beam_size == 1
 
 
 def ends_in_a_softmax(model: Any) -> bool:

@@ -264,11 +264,43 @@ def test_steps_do_only_what_changes_and_find_the_same(search, count, monkeypatch
         counts.append(len(reordered))
     assert 1 < counts[0] <= 1 + len(search.sources) and counts[0] < counts[1]
     for one, other in zip(*map(itertools.chain.from_iterable, actual)):
-        assert one["score"] == other["score"]
-        assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(one["attention"], other["attention"])
+        assert one["score"] == pytest.approx(float(other["score"]), rel=1e-6)
+        assert torch.equal(one["tokens"], other["tokens"])
+        torch.testing.assert_close(one["attention"], other["attention"])
     ours.keeps_attention, generator.model = False, ours
     for one, other in zip(actual[0], search.task.inference_step(generator, models, search.batch)):
         assert all(h["attention"].numel() == 0 for h in other) and words_of([one]) == words_of([other])
+
+
+def test_hypotheses_share_the_keys_and_values_of_their_source(search, monkeypatch):
+    """Projected once for a sentence of several, and only while the search reads them, even if it fails."""
+    generator = search.task.build_generator([search.model], Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+    attentions = [layer.encoder_attn for layer in search.model.decoder.layers]
+    projected: list[int] = []
+    hooks = [
+        a.k_proj.register_forward_hook(lambda _, given, __: projected.append(given[0].size(1))) for a in attentions
+    ]
+
+    def found(batch: dict) -> list[list[dict]]:
+        projected.clear()
+        return search.task.inference_step(generator, [search.model], batch)
+
+    try:
+        together = found(search.batch)
+        assert projected == [len(search.sources)] * len(attentions) and {a.beam_size for a in attentions} == {1}
+        dataset = search.task.dataset("test")
+        alone = [found(dataset.collater([dataset[int(i)]]))[0] for i in search.batch["id"]]
+        assert projected == [BEAM] * len(attentions)
+        assert words_of(together) == words_of(alone)
+        for one, other in zip(itertools.chain(*together), itertools.chain(*alone)):
+            assert one["score"] == pytest.approx(float(other["score"]), rel=1e-5)
+        monkeypatch.setattr(search.model.decoder, "output_layer", lambda features: features / None)
+        with pytest.raises(TypeError):
+            found(search.batch)
+        assert {a.beam_size for a in attentions} == {1}
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @pytest.mark.parametrize("step", [0, 3])
@@ -307,8 +339,8 @@ def test_values_that_are_not_numbers_are_found_in_each_step(search, monkeypatch)
 
 
 def test_log_probabilities_are_compared_with_themselves():
-    """Row by row without NaN, else one by one: a part of an adaptive softmax may overflow."""
-    for value, mask in ((math.nan, [[False, True], [False, False]]), (-math.inf, [False, False])):
+    """No row is meant without NaN, else one value by one: a part of an adaptive softmax may overflow."""
+    for value, mask in ((math.nan, [[False, True], [False, False]]), (-math.inf, [])):
         made = checked_at_once(torch.tensor([[0.0, value], [1.0, 2.0]]))
         assert (made != made).tolist() == mask
         made[made != made] = -5

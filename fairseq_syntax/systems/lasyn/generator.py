@@ -78,7 +78,8 @@ class LatentEnsemble(EnsembleModel):
         if tokens.size(1) > 1:
             self._extend_tags(tokens[:, -1])
         step = tokens.size(1) - 1
-        hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
+        with self.sharing_sources():
+            hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
         template_tags = None if self._template_tags is None else self._template_tags[:, step]
         if template_tags is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
