@@ -114,6 +114,8 @@ class LoadOptions:
 class BaseTranslator(ABC):
     """Translates sentences with a trained model; :meth:`.translator.Translator.load` makes one.
 
+    One thread at a time may use a model, in whichever translators: a search sets what its attention shares.
+
     Attributes:
         models: the PyTorch modules; empty for CTranslate2
         task: the task of the models, with dictionaries and segmentation
