@@ -235,7 +235,9 @@ def can_share(module: Any) -> bool:
 
     Learned keys and values (``--add-bias-kv``) are added for each row, and a beam that is known already is another's.
     """
-    if not isinstance(module, MultiheadAttention) or type(module).forward is not MultiheadAttention.forward:
+    if not isinstance(module, MultiheadAttention):
+        return False
+    if not getattr(module, "searches_as_fairseq", type(module).forward is MultiheadAttention.forward):
         return False
     of_source = module.encoder_decoder_attention and not module.self_attention
     return of_source and module.bias_k is None and not module.add_zero_attn and module.beam_size == 1

@@ -26,6 +26,8 @@ class FusedAttention(MultiheadAttention):
     layers with quantization or other changes of the projections.
     """
 
+    searches_as_fairseq = True  # hypotheses can share what it keeps of their source
+
     def forward(  # type: ignore[override]
         self,
         query: Tensor,

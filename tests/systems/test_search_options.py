@@ -17,7 +17,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from toy_data import fairseq
 from untrained import untrained
 
-from fairseq_syntax.compat.search import checked_at_once, ends_in_a_softmax, last_attention, log_softmax_
+from fairseq_syntax.compat.search import can_share, checked_at_once, ends_in_a_softmax, last_attention, log_softmax_
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.base_translator import SEARCH_OPTIONS
 
@@ -301,6 +301,17 @@ def test_hypotheses_share_the_keys_and_values_of_their_source(search, monkeypatc
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@pytest.mark.parametrize(
+    "options", ["transformer", "pascal_transformer", "lasyn_transformer --tag-weight 0 --latent-values 3"]
+)
+def test_models_of_every_kind_share_their_source(toy, options):
+    """All attention to the source does, and no other; learned keys are those of each row."""
+    layers = untrained(toy.data, *options.split()).model.decoder.layers
+    assert all(can_share(layer.encoder_attn) and not can_share(layer.self_attn) for layer in layers)
+    layers[0].encoder_attn.bias_k = torch.nn.Parameter(torch.zeros(1, 1, 16))
+    assert not can_share(layers[0].encoder_attn)
 
 
 @pytest.mark.parametrize("step", [0, 3])
