@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from fairseq import ngram_repeat_block, search, sequence_generator
@@ -15,6 +17,10 @@ from torch import Tensor
 _NORMALIZED = ("get_normalized_probs", "get_normalized_probs_scriptable")
 PARTS = 8  # the number of lines into which a long row is folded
 SHARED = 4  # sentences of a batch from which on their hypotheses share a source: it takes more operations
+
+_in_search: WeakKeyDictionary[Any, Any] = (
+    WeakKeyDictionary()
+)  # for each module whose rows may share, the lock of a search
 
 
 def has_heap(x: Tensor) -> bool:
@@ -174,7 +180,10 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         decoders = [model.decoder for model in self.models] if self.has_incremental_states() else []
         named = "reorder_incremental_state"
         self._with_state = [[module for module in of.modules() if hasattr(module, named)] for of in decoders]
-        self._over_source = [module for part in self._with_state for module in part if can_share(module)]
+        over_source = {module for part in self._with_state for module in part if can_share(module)}
+        self._over_source = sorted(over_source, key=id)  # in one order, so that searches do not wait for each other
+        for module in self._over_source:
+            _in_search.setdefault(module, RLock())
         self._sentences = len(net_input["src_tokens"]) if "src_tokens" in net_input else 0
         return super().forward_encoder(net_input)
 
@@ -183,14 +192,14 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         """A context in which the hypotheses of a sentence share the keys and values of its source.
 
         Only while a search reads them: attention that is told of a beam takes every batch for one of such hypotheses.
+        Searches with one model in several threads take turns.
         """
-        try:
+        with ExitStack() as searching:
             for module in self._over_source:
+                searching.enter_context(_in_search[module])
+                searching.callback(setattr, module, "beam_size", 1)
                 module.beam_size = self._each
             yield
-        finally:
-            for module in self._over_source:
-                module.beam_size = 1
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
         """See the base class.
@@ -240,7 +249,8 @@ def can_share(module: Any) -> bool:
     if not getattr(module, "searches_as_fairseq", type(module).forward is MultiheadAttention.forward):
         return False
     of_source = module.encoder_decoder_attention and not module.self_attention
-    return of_source and module.bias_k is None and not module.add_zero_attn and module.beam_size == 1
+    is_free = module.beam_size == 1 or module in _in_search
+    return of_source and module.bias_k is None and not module.add_zero_attn and is_free
 
 
 def ends_in_a_softmax(model: Any) -> bool:

@@ -114,7 +114,7 @@ class LoadOptions:
 class BaseTranslator(ABC):
     """Translates sentences with a trained model; :meth:`.translator.Translator.load` makes one.
 
-    One thread at a time may use a model, in whichever translators: a search sets what its attention shares.
+    Threads that search with one model take turns; its forced decoding, with others searching, is not safe.
 
     Attributes:
         models: the PyTorch modules; empty for CTranslate2

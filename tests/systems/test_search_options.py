@@ -6,6 +6,7 @@ import itertools
 import math
 from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 
@@ -302,6 +303,20 @@ def test_hypotheses_share_the_keys_and_values_of_their_source(search, monkeypatc
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def test_searches_with_one_model_in_several_threads_find_what_each_finds_alone(search):
+    """One of them shares the sources of a batch, the others have a sentence each, which they do not share."""
+    dataset = search.task.dataset("test")
+    batches = [search.batch, *(dataset.collater([dataset[i]]) for i in range(3))]
+
+    def found(batch: dict) -> list[list[list[list[int]]]]:
+        generator = search.task.build_generator([search.model], Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+        return [words_of(search.task.inference_step(generator, [search.model], batch)) for _ in range(4)]
+
+    expected = [found(batch) for batch in batches]
+    with ThreadPoolExecutor(len(batches)) as threads:
+        assert list(threads.map(found, batches)) == expected
 
 
 @pytest.mark.parametrize("arch", ["transformer", "pascal_transformer", "lasyn_transformer"])
