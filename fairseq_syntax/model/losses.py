@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from inspect import signature
 from typing import Any
 
 import torch
 from fairseq.logging import metrics
+from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
@@ -23,11 +23,8 @@ from fairseq_syntax.model.output_loss import unwrapped
 
 
 def without_alignment(model: Any) -> dict[str, Any]:
-    """The argument of a Transformer's forward by which no layer returns its attention to the source, for alignments.
-
-    Empty for models whose forward does not take it, such as BART or one of a user's own.
-    """
-    return {"alignment_layer": -1} if "alignment_layer" in signature(unwrapped(model).forward).parameters else {}
+    """The argument of a Transformer's forward by which no layer returns its attention to the source, for alignments."""
+    return {"alignment_layer": -1} if isinstance(unwrapped(model), TransformerModelBase) else {}
 
 
 def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:

@@ -198,23 +198,6 @@ def test_the_criterion_is_fairseqs(name):
         torch.testing.assert_close(grad, expected_grads[key], rtol=1e-6, atol=1e-6 * largest)
 
 
-def test_a_forward_of_ones_own_need_not_know_alignments():
-    """BART's does not, either."""
-
-    class Own(TransformerModel):
-        def forward(self, src_tokens, src_lengths, prev_output_tokens):
-            encoded = self.encoder(src_tokens, src_lengths=src_lengths)
-            return self.decoder(prev_output_tokens, encoder_out=encoded)
-
-    own = tiny_model("transformer").eval()
-    sample = batch()
-    sample["net_input"] = {name: value for name, value in sample["net_input"].items() if name != "src_syntax"}
-    expected = ChunkedCrossEntropyCriterion(tiny_task(), False, 0.1)(own, sample)[0]
-    own.__class__ = Own
-    assert is_linear(own)
-    torch.testing.assert_close(ChunkedCrossEntropyCriterion(tiny_task(), False, 0.1)(own, sample)[0], expected)
-
-
 def test_an_output_layer_of_ones_own_is_respected():
     """Subclasses may change what lies between features and probabilities. (fairseq cannot train the adaptive one.)"""
 
