@@ -114,7 +114,8 @@ class LoadOptions:
 class BaseTranslator(ABC):
     """Translates sentences with a trained model; :meth:`.translator.Translator.load` makes one.
 
-    Threads that search with one model take turns; its forced decoding, with others searching, is not safe.
+    Several threads may translate with one model, and take turns in its steps. Forced decoding with it meanwhile is not
+    safe.
 
     Attributes:
         models: the PyTorch modules; empty for CTranslate2
