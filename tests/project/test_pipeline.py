@@ -755,13 +755,14 @@ def test_print_alignment(toy, trained, generated, tmp_path):
 
 
 def test_a_plain_transformer_on_the_same_data(toy, data, tmp_path):
-    """It needs no syntax, asks for none, and is fairseq's own model to the last bit."""
-    ours = toy_data.train(toy.data, tmp_path / "ours", arch="syntax_transformer", max_epoch=1)
+    """It needs no syntax, asks for none, and is fairseq's own model up to rounding."""
+    # Not Adam, which takes whole steps along gradients that are nothing but rounding, as those of keys' biases.
+    options = {"max_epoch": 1, "optimizer": "sgd", "adam_betas": None, "lr": 0.1}
+    ours = toy_data.train(toy.data, tmp_path / "ours", arch="syntax_transformer", **options)
     for path in data.glob("*.arrow"):
         path.unlink()
-    assert_equal_weights(
-        weights(toy_data.train(data, tmp_path / "same", arch="transformer", max_epoch=1)), weights(ours), atol=0, rtol=0
-    )
+    theirs = toy_data.train(data, tmp_path / "theirs", arch="transformer", **options)
+    assert_equal_weights(weights(ours), weights(theirs), atol=1e-6, rtol=0)
     generated = generate(data, tmp_path / "ours" / "checkpoint_last.pt", tmp_path)
     source = tmp_path / "text"
     source.write_text("".join(text_of(line) + "\n" for line in toy.lines["test"]), encoding="utf-8")
