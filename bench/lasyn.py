@@ -15,6 +15,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 
 from bench import corpus, training
 from bench.harness import compare, device, measure, record
+from bench.search import search_as_fairseq
 from fairseq_syntax.systems.lasyn.softmax import em_loss
 
 Z, V = 45, 10_000  # tags of the Penn treebank, and the paper's subwords
@@ -51,14 +52,16 @@ def sharpen(model: Any) -> None:
         model.decoder.tag_embedding.weight.add_(directions, alpha=8)
 
 
-def generation(system: str, length: int = 20, **options: Any) -> Callable[[], None]:
-    """A function that translates a batch with beam 4, every translation of the same length."""
+def generation(system: str, length: int = 20, by_fairseq: bool = False, **options: Any) -> Callable[[], None]:
+    """A function that translates a batch with beam 4, by our search or fairseq's, to translations of one length."""
     task, model, _ = training.build(system, directory())
     for name, value in options.items():
         setattr(task.cfg, name, value)
     (sample,) = training.batches(task, "test", 1, 1000)
     sharpen(model)
     generator = task.build_generator([model.eval()], Namespace(beam=4, max_len_b=length, min_len=length))
+    if by_fairseq:
+        search_as_fairseq(generator, model)
 
     def run() -> None:
         generator.generate([model], sample)
@@ -66,13 +69,20 @@ def generation(system: str, length: int = 20, **options: Any) -> Callable[[], No
     return run
 
 
-@measure("generate/lasyn_transformer@marginal", "generate/lasyn_transformer@joint")
+MODES = ("marginal", "joint")
+
+
+@measure(*(f"generate/lasyn_transformer@{mode}{by}" for mode in MODES for by in ("", "-fairseq")))
 def generate() -> None:
-    """Beam search of the same batch and number of steps; the hypotheses come with their tags."""
-    plain = generation(PLAIN)
-    for mode in ("marginal", "joint"):
-        ours = generation(OURS, tag_search=mode)
-        compare(f"generate/lasyn_transformer@{mode}", ours, plain, pairs=7, detail={"beam": 4, "values": Z, "words": V})
+    """Beam search of the same batch and number of steps; the hypotheses come with their tags.
+
+    The plain model is searched as fairseq does for "-fairseq", and by our search otherwise.
+    """
+    detail = {"beam": 4, "values": Z, "words": V}
+    for by, plain in (("", generation(PLAIN)), ("-fairseq", generation(PLAIN, by_fairseq=True))):
+        for mode in MODES:
+            ours = generation(OURS, tag_search=mode)
+            compare(f"generate/lasyn_transformer@{mode}{by}", ours, plain, pairs=7, detail=detail)
 
 
 def literal(hidden, weight, embed, log_prior, target) -> torch.Tensor:

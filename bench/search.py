@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -31,6 +32,12 @@ def searching(system: str, directory: str | None = None, *, beam: int, length: i
 
     sentences, columns = sample["net_input"]["src_tokens"].size()
     return run, {"sentences": sentences, "source_pieces": columns, "beam": beam}
+
+
+def search_as_fairseq(generator: SequenceGenerator, model: Any) -> None:
+    """Give a generator of one model the classes of fairseq that ours replace."""
+    generator.model = EnsembleModel.__mro__[1]([model]).eval()
+    generator.search = BeamSearch.__mro__[1](generator.search.tgt_dict)
 
 
 @measure(*(f"generate/dlaa_lstm@{words}" for words in LENGTHS))
@@ -61,9 +68,7 @@ def generate_plain() -> None:
     model.prepare_for_inference_(Namespace(generation=options))
     ours, theirs = (task.build_generator([model], options) for _ in range(2))
     ours.model.keeps_attention = False  # as in translate
-    # The classes that ours replace.
-    theirs.model = EnsembleModel.__mro__[1]([model]).eval()
-    theirs.search = BeamSearch.__mro__[1](task.target_dictionary)
+    search_as_fairseq(theirs, model)
     for sentences in (1, 64):
         sample = dataset.collater([dataset[i] for i in range(sentences)])
         sample = move_to_cuda(sample) if device() == "cuda" else sample
