@@ -112,6 +112,19 @@ def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
     assert by_name["DLAA"]["mean BLEU of the tests: ours"] == "3.75"
 
 
+def test_a_papers_table_names_the_systems_of_fewer_seeds(results, tmp_path):
+    """As after ``--only DLAA --seeds 1``."""
+
+    def notes() -> str:
+        return " ".join(published(Plan(recipe(), tmp_path / "paper.yaml"), results)[0].notes)
+
+    for run in (Run("base", 1), Run("base", 2), Run("DLAA", 1)):
+        results.facts[run] = {}
+    assert "seeds 1, 2" in notes() and "DLAA 1" in notes() and "base 1" not in notes()
+    results.facts[Run("DLAA", 2)] = {}
+    assert "seeds 1, 2" in notes() and "DLAA" not in notes()
+
+
 def test_a_papers_figures_keep_their_digits_and_stand_beside_ours_of_their_variant(results, tmp_path):
     values = recipe().model_dump(exclude_unset=True)
     values["translate"] = {"variants": {"ten-best": {}}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.report import Results, _in_other_metrics
 from fairseq_syntax.lab.recipes.side_by_side import chosen, differences
+from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.verdict import caption, changes, command, sentence
 from fairseq_syntax.lab.scoring.names import is_too_low
 
@@ -80,7 +83,24 @@ def test_a_report_names_what_differs_from_the_recipe_and_from_the_papers(tmp_pat
     )
     assert set(changes(plan(changed)).values) == {"train.lr=0.001", "size.encoder-layers=2"}
     assert changes(plan(changed)).file == "paper.yaml" and "--set" not in command(plan(changed))
+    assert changes(plan(paper, score__tokenize="intl", score__resamples="9")).values == ["score.tokenize=intl"]
     assert caption(small, 2500, [1, 2]) == "2,500 training pairs, en parsed by supar, seeds 1, 2"
+
+
+def test_a_report_names_the_command_that_made_it(tmp_path):
+    """All of it: the changes of a recipe that extends the paper's, many changes, those that a shell splits, --smoke."""
+    paper, own = tmp_path / "paper.yaml", tmp_path / "own.yaml"
+    paper.write_text(PAPER)
+    own.write_text("extends: paper.yaml\nfolder: elsewhere\ntrain: {lr: 0.001}\n")
+    few, many = {"train.lr": "0.005"}, {f"train.option-{number}": str(number) for number in range(12)}
+    for changed in (few, many, {"train.adam-betas": "(0.9, 0.98)"}):
+        actual = shlex.split(command(Plan(load_recipe(own, changed), own)))
+        assert actual[:4] == ["fairseq-syntax", "run", "own.yaml", "--set"]
+        assert set(actual[4:]) == {f"{key}={value}" for key, value in changed.items()}
+    small = Plan(smoke(load_recipe(own)), own)
+    assert command(small) == "fairseq-syntax run own.yaml --smoke"
+    small = Plan(smoke(load_recipe(own, few)), own)
+    assert command(small) == "fairseq-syntax run own.yaml --smoke --set train.lr=0.005"
 
 
 def test_null_on_the_command_line_is_the_default(tmp_path):

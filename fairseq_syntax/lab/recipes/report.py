@@ -234,6 +234,16 @@ def ran(plan: Plan, results: Results) -> str:
     return caption(plan, pairs_of(list(results.facts.values())), seeds)
 
 
+def _of_fewer_seeds(results: Results) -> str:
+    """The systems that not all seeds were run of, in brackets; empty if there is none."""
+    seeds = {run.seed for run in results.facts}
+    runs: dict[str, list[Run]] = {}
+    for run in results.facts:
+        runs.setdefault(run.system, []).append(run)
+    fewer = by_system([run for of in runs.values() if len(of) < len(seeds) for run in of])
+    return f" ({fewer})" if fewer else ""
+
+
 def _in_other_metrics(results: Results, scored: Sequence[Scored], metric: str) -> Iterator[str]:
     """Notes on the systems that another metric finds significantly better or worse, and the first one does not."""
     for table in scored:
@@ -373,7 +383,7 @@ def published(plan: Plan, results: Results) -> list[Table]:
                 notes.append(f"{title}: ours are left out, since `published` does not name the test set")
             notes += [f"{title}: {one.note}"] if one.note else []
         if any(title.endswith(": ours") for title in header):
-            of_paper = [f"ours: {run}" for run in [ran(plan, results)] if run]
+            of_paper = [f"ours: {run}{_of_fewer_seeds(results)}" for run in [ran(plan, results)] if run]
             notes += [*of_paper, *told(plan)]
         names = dict.fromkeys(name for one in some for name in one.figures)
         digits = max(2, *(len(repr(figure).partition(".")[2]) for one in some for figure in one.figures.values()))

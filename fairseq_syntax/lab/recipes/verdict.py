@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import as_yaml, load_recipe, written_in
-from fairseq_syntax.lab.recipes.schema import ParseSide
+from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe
+from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, is_too_low, too_low
 from fairseq_syntax.lab.scoring.tables import number
 
@@ -27,6 +30,7 @@ _ELSEWHERE = (
     "score",
     "device",
 )
+_IN_SCORES = ("score.tokenize", "score.lowercase")
 _PLACES = ("corpus.data", "corpus.download", "parse.source.models", "parse.target.models")
 _MOST_CHANGES = 8  # that are named
 
@@ -118,14 +122,19 @@ def changes(plan: Plan) -> Changes:
     try:
         if plan.recipe.published:
             place = written_in(plan.path, "published")
-        before = _flat(load_recipe(place).model_dump())
+        before = load_recipe(place)
     except (SyntaxDataError, OSError):  # the recipe was not read from a file, or it has been changed since
         return Changes(place.name, (), False)
-    after = _flat(plan.recipe.model_dump())
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    values = [f"{key}={as_yaml(after.get(key))}" for key in keys if key.partition(".")[0] not in _ELSEWHERE]
-    values = [value for value in values if not value.startswith(tuple(f"{place}=" for place in _PLACES))]
-    return Changes(place.name, values, bool(plan.recipe.published))
+    return Changes(place.name, _differing(before, plan.recipe), bool(plan.recipe.published))
+
+
+def _differing(before: Recipe, after: Recipe) -> list[str]:
+    """The settings of a recipe that results depend on and that another one does not have, as ``KEY=VALUE``."""
+    old, new = _flat(before.model_dump()), _flat(after.model_dump())
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in _PLACES]
+    return [
+        f"{key}={as_yaml(new.get(key))}" for key in keys if key.partition(".")[0] not in _ELSEWHERE or key in _IN_SCORES
+    ]
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +155,13 @@ def told(plan: Plan) -> Iterator[str]:
 
 
 def command(plan: Plan) -> str:
-    """The command that wrote a report, with the settings that were changed."""
-    changed = changes(plan)
-    words = ["fairseq-syntax run", plan.path.name]
-    if changed.file == plan.path.name and 0 < len(changed.values) <= _MOST_CHANGES:
-        words += ["--set", *changed.values]
-    return " ".join(words)
+    """The command that wrote a report, with all settings that were changed on the command line."""
+    words = ["fairseq-syntax", "run", plan.path.name]
+    try:
+        written = load_recipe(Path(plan.path))
+    except (SyntaxDataError, OSError):
+        return shlex.join(words)
+    if plan.recipe.name == (small := smoke(written)).name:
+        written, words = small, [*words, "--smoke"]
+    changed = _differing(written, plan.recipe)
+    return shlex.join([*words, *(["--set", *changed] if changed else [])])
