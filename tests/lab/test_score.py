@@ -24,6 +24,7 @@ from scipy import stats
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
+from fairseq_syntax.lab.scoring.by_property import by_length
 from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate, read_system, score_tables
 from fairseq_syntax.lab.scoring.outputs import Translations, read_text, read_translations
 from fairseq_syntax.lab.scoring.tables import Table
@@ -251,6 +252,14 @@ def test_an_unknown_word_is_one_token(tokenize):
     assert of_unknown.corpus(with_unknown) == pytest.approx(100) and of_unknown.length(with_other) == pytest.approx(100)
 
 
+def test_an_unknown_word_is_one_token_of_a_sentences_length():
+    """In the intervals of length, of references and of sources: 4 tokens are not 6."""
+    lines = [["ein <unk> am Tor"] * 10]
+    for sources in (None, lines[0]):
+        (bucket,) = by_length({"a": lines}, lines, 5, sources)["buckets"]
+        assert bucket["to"] == 5 and bucket["sentences"] == 10
+
+
 def test_a_report_counts_unknown_words():
     runs = [Translations("", ["ein <unk> sieht <unk>"] * 20, []), Translations("", ["ein Hund sieht <unk>"] * 20, [])]
     report = evaluate([ScoredSystem("a", runs)], [["ein Hund sieht es"] * 20], ScoreOptions(metrics=["bleu"]))
@@ -466,6 +475,13 @@ def test_beer_is_the_last_score_that_the_program_prints(tmp_path):
     )
     program.chmod(0o755)
     assert metrics.beer(str(program), ["a"], [["b"], ["c"]]) == 0.625
+    seen = tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\ncat $2 $(echo $4 | tr : ' ') > {seen}; echo 0.5\n")
+    metrics.beer(str(program), ["a <unk>"], [["b <unk>"], ["c"]])
+    words = [line.split() for line in seen.read_text("utf-8").splitlines()]
+    assert [*map(len, words)] == [2, 2, 1] and words[0][1] == words[1][1] and words[0][1].isalpha(), (
+        "one word of letters"
+    )
     with data_error("BEER", str(tmp_path / "missing")):
         metrics.beer(str(tmp_path / "missing"), ["a"], [["b"]])
     with data_error("BEER", "true"):

@@ -110,6 +110,10 @@ def test_attachment():
     assert measure.attachment([[0, 0, 1], [0]], [[0, 2, 1], [0]]) == 75.0
 
 
+def test_an_unknown_word_is_one_character_of_a_texts_length():
+    assert measure.characters(["ein <unk>", "ab"]) == 7
+
+
 @pytest.fixture
 def results():
     return json.loads((ATLAS / "results.json").read_text(encoding="utf-8"))
@@ -178,6 +182,7 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     assert f"other sentences by {placebo[0]:+.2f}" in readme
     positions = [of["relative"]["metrics"]["BLEU"]["gain"][0] for of in results["languages"].values()]
     assert f"{min(positions):.1f} to {max(positions):.1f} BLEU" in readme
+    assert "Pham, Macháček and Bojar (2019), [" in " ".join(text.split()), "who introduced the control"
 
 
 def test_the_figures_on_heads_and_contrastive_pairs_are_those_of_the_results(results):
