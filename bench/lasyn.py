@@ -61,7 +61,7 @@ def generation(system: str, length: int = 20, by_fairseq: bool = False, **option
     sharpen(model)
     generator = task.build_generator([model.eval()], Namespace(beam=4, max_len_b=length, min_len=length))
     if by_fairseq:
-        search_as_fairseq(generator, model)
+        search_as_fairseq(generator, model, task.target_dictionary)
 
     def run() -> None:
         generator.generate([model], sample)

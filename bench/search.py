@@ -34,10 +34,10 @@ def searching(system: str, directory: str | None = None, *, beam: int, length: i
     return run, {"sentences": sentences, "source_pieces": columns, "beam": beam}
 
 
-def search_as_fairseq(generator: SequenceGenerator, model: Any) -> None:
+def search_as_fairseq(generator: SequenceGenerator, model: Any, dictionary: Any) -> None:
     """Give a generator of one model the classes of fairseq that ours replace."""
     generator.model = EnsembleModel.__mro__[1]([model]).eval()
-    generator.search = BeamSearch.__mro__[1](generator.search.tgt_dict)
+    generator.search = BeamSearch.__mro__[1](dictionary)
 
 
 @measure(*(f"generate/dlaa_lstm@{words}" for words in LENGTHS))
@@ -68,7 +68,7 @@ def generate_plain() -> None:
     model.prepare_for_inference_(Namespace(generation=options))
     ours, theirs = (task.build_generator([model], options) for _ in range(2))
     ours.model.keeps_attention = False  # as in translate
-    search_as_fairseq(theirs, model)
+    search_as_fairseq(theirs, model, task.target_dictionary)
     for sentences in (1, 64):
         sample = dataset.collater([dataset[i] for i in range(sentences)])
         sample = move_to_cuda(sample) if device() == "cuda" else sample
