@@ -1,8 +1,14 @@
-"""A change to ``--fp16``: parameters and gradients are converted together, in one call.
+"""Changes to ``--fp16`` and ``--amp``.
 
-fairseq keeps a copy of the parameters in float32. It converts each gradient to it, and each parameter from it, by a
-call of its own: two kernels per parameter, a third of all that an update of the base Transformer starts on a GPU. The
-numbers are the same.
+With ``--fp16``, parameters and gradients are converted together, in one call. fairseq keeps a copy of the parameters in
+float32. It converts each gradient to it, and each parameter from it, by a call of its own: two kernels per parameter, a
+third of all that an update of the base Transformer starts on a GPU. The numbers are the same.
+
+With ``--amp``, gradients are divided once by the scale that the loss was multiplied by. fairseq divides them when it
+computes their norm, and again when it updates: it names the optimizer to PyTorch's scaler once without its wrapper and
+once with it, and the scaler takes these for two. Adam's steps do not depend on the scale but for ``--adam-eps``, which
+weighs 128 times as much as it says, and twice as much as before after each 2,000 updates, when the scale grows; other
+optimizers take steps that are as much too short.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 from torch import Tensor
 
@@ -64,7 +71,14 @@ def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
         torch._foreach_copy_(targets, sources)
 
 
+def update_with_scale(self: Any) -> None:
+    """Update the parameters with the optimizer whose gradients ``clip_grad_norm`` has divided by the scale."""
+    self.scaler.step(self.optimizer)
+    self.scaler.update()
+
+
 def install() -> None:
-    """Let fairseq's optimizer of ``--fp16`` convert by these functions."""
+    """Let fairseq's optimizers of ``--fp16`` and ``--amp`` use these functions."""
+    AMPOptimizer.step = update_with_scale
     _FP16OptimizerMixin._sync_fp16_grads_to_fp32 = gradients_to_float32
     _FP16OptimizerMixin._sync_fp32_params_to_fp16 = parameters_to_half

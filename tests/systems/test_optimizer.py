@@ -1,13 +1,17 @@
-"""Adam in one pass, and conversions of half precision together: the numbers and the state of fairseq's own."""
+"""Adam in one pass and conversions of half precision together, with fairseq's numbers; gradients of ``--amp``."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.optim.adam import Adam
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+from omegaconf import OmegaConf
 
 from fairseq_syntax import register
 from fairseq_syntax.compat.adam import fairseqs_step
@@ -114,3 +118,21 @@ def test_half_precision_is_converted_together(flat, monkeypatch):
     ours.fp16_params[0].grad += 1
     ours._sync_fp16_grads_to_fp32()
     assert lists == [3, 4], "converted once in an update"
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_amp_divides_gradients_by_the_scale_once(clips, monkeypatch):
+    """By an optimizer whose steps are as long as its gradients."""
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
+    common = SimpleNamespace(fp16_init_scale=128, min_loss_scale=1e-4)
+    weight = torch.nn.Parameter(torch.tensor([3.0, -1.0]))
+    sgd = OmegaConf.create({"_name": "sgd", "lr": [0.5], "momentum": 0, "weight_decay": 0})
+    config = SimpleNamespace(optimizer=sgd, common=common)
+    optimizer = AMPOptimizer.build_optimizer(config, [weight])
+    for _ in range(2):
+        optimizer.zero_grad()
+        optimizer.backward((weight * torch.tensor([2.0, 4.0])).sum())
+        if clips:
+            assert float(optimizer.clip_grad_norm(0.0)) == pytest.approx(20**0.5)
+        optimizer.step()
+    assert weight.tolist() == [1.0, -5.0]
