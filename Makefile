@@ -42,7 +42,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytes
   $(if $(WARNINGS),-W $(WARNINGS)) $(if $(CASES),--cases $(CASES))
 export CUDA
 
-.PHONY: help install demo test test-all gpu-emulated recipes test-fast check format matrix ways release bench gpu docs clean
+.PHONY: help install demo test test-all gpu-emulated recipes test-fast check format matrix ways release bench peers gpu docs clean
 
 help:
 	@echo "make install    install everything into $(VENV); all other targets do this first"
@@ -59,6 +59,8 @@ help:
 	@echo "                ROWS=NAME tries one system, in a minute or two"
 	@echo "make release    build wheel and source distribution, and try each in a new environment"
 	@echo "make bench      run the benchmarks; ONLY=train/ selects some"
+	@echo "make peers      train and search beside eole, Hugging Face and Joey NMT, and write their table (half an hour);"
+	@echo "                DATA=DIR has Multi30k's files, or gets them; SMOKE=1 tries it"
 	@echo "make gpu        run and record the tests and benchmarks that need a GPU; MULTI30K=1 also trains on Multi30k;"
 	@echo "                EMULATED=1 tries it without a GPU"
 	@echo "make docs       build the site in docs/_build/html; warnings are errors"
@@ -121,6 +123,9 @@ release: $(VENV)/.package
 
 bench: $(VENV)/.package
 	$(BIN)/python -m bench $(ONLY)
+
+peers: $(VENV)/.package
+	$(BIN)/python -m bench.peers --data '$(or $(DATA),runs/multi30k)' $(if $(SMOKE),--smoke)
 
 gpu: $(VENV)/.package
 	$(if $(EMULATED),EMULATED_CUDA=2 PYTHONPATH='$(CURDIR)/emulated_cuda/startup') $(BIN)/python tools/gpu.py $(if $(MULTI30K),--multi30k)

@@ -12,6 +12,7 @@ import re
 import pictures
 
 from bench.harness import on_one_thread
+from bench.peers import meter
 from fairseq_syntax.lab.recipes.kept import Kept
 
 ROOT = pictures.ROOT
@@ -93,7 +94,7 @@ def stated() -> dict[str, list[str]]:
     return {
         "docs/which-system.md": guide,
         "docs/cluster.md": _cluster(),
-        "docs/results.md": _by_dependency(),
+        "docs/results.md": [*_by_dependency(), *_peers()],
         "examples/missing_parse/README.md": _missing_parse(),
     }
 
@@ -130,6 +131,11 @@ def _by_dependency() -> list[str]:
         f"gain {first[-1]:.1f} BLEU on the test set of 2016, less than in the middle groups, and {second[-1]:.1f} on "
         f"that of 2017, more than in the others ({min(second[:-1]):.1f} to {max(second[:-1]):.1f})",
     ]
+
+
+def _peers() -> list[str]:
+    """What the page of results says of the models that other toolkits train, too."""
+    return [f"dropout {meter.DROPOUT}, label smoothing {meter.SMOOTHING}, Adam"]
 
 
 def _missing_parse() -> list[str]:

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench import harness, serve
+from bench.peers import __main__ as peers
+from bench.peers import meter
+from bench.peers import table as of_peers
 from fairseq_syntax.corpus.conllu import ParsedLine
 from tools import gpu, parsers
 
@@ -149,3 +152,55 @@ def test_the_table_of_parsers_keeps_the_rows_of_others(tmp_path, monkeypatch, ca
     table = "| old | 4 |\n| other | 2 |\n| new | 3 |\n"
     assert page.read_text() == f"before\n{parsers.BEGIN}{parsers.HEADER}{table}{parsers.END}after\n"
     assert capsys.readouterr().out.endswith("| new | 3 |\n| old | 4 |\n")
+
+
+def measured_in(*seconds: float, tokens: int = 3000) -> list[dict]:
+    """Rounds of a peer, of two updates each."""
+    of_process = {"version": "1.0", "torch": "2.0", "memory": 300 << 20}
+    return [
+        {work: {**of_process, "tokens": tokens, "seconds": spent} for work in ("training", "search")}
+        for spent in seconds
+    ]
+
+
+def test_the_table_of_peers_has_medians_ratios_and_what_is_missing(tmp_path):
+    about = {"run": "2", "rounds": 3, "warmup": 1, "updates": 2, "sentences": 20, "device": "a CPU", "date": "today"}
+    about |= {"commit": "abc", "load": 1.5, "cores": 2}
+    rows = [
+        of_peers.record("plain", measured_in(1.0, 0.5, 0.8), about),
+        of_peers.record("fairseq", measured_in(2.0, 1.0, 4.0), about),
+        of_peers.record("eole", measured_in(1.0), about, "failed in search: a | b"),
+        of_peers.record("joeynmt", measured_in(4.0, tokens=2000), about),
+    ]
+    kept = tmp_path / "peers.jsonl"
+    kept.write_text("".join(json.dumps(row) + "\n" for row in ({**rows[0], "run": "1"}, *rows)))
+    assert of_peers.records(kept) == rows
+    assert rows[1]["tokens_per_second_of_rounds"] == [1500.0, 3000.0, 750.0] and rows[1]["tokens_per_update"] == 1500
+    made = of_peers.table(rows)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in made.splitlines()[2:6]]
+    assert [len(line) for line in lines] == [8] * 4
+    assert [line[2:5] for line in lines] == [
+        ["3,750 (3,000 to 6,000)", "2.50", "1,500"],
+        ["1,500 (750 to 3,000)", "1.00", "1,500"],
+        ["failed in search: a / b", "", ""],
+        ["500", "0.33", "1,000"],
+    ]
+    assert lines[1][5:] == ["300 MB", "2.0 s (1.0 to 4.0)", "300 MB"]
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{of_peers.BEGIN}old\n{of_peers.END}after\n")
+    for _ in range(2):
+        of_peers.renew(page, made)
+        assert page.read_text() == f"before\n{of_peers.BEGIN}{made}{of_peers.END}after\n"
+
+
+def test_a_peer_that_fails_says_why_and_one_that_ends_a_search_early_fails(tmp_path, monkeypatch):
+    failing = tmp_path / "failing.py"
+    failing.write_text("raise ValueError('no /home/me/model.pt')")
+    monkeypatch.setattr(peers, "HERE", tmp_path)
+    monkeypatch.setitem(peers.SYSTEMS, "eole", of_peers.System("eole", failing.name, ("eole",)))
+    with pytest.raises(peers.Failed, match=r"^failed in train: ValueError: no model\.pt$"):
+        peers.measured(Path(sys.executable), {"system": "eole", "work": "train", "folder": str(tmp_path)})
+    assert "Traceback" in (tmp_path / "error.log").read_text()
+    meter.check([15, 15], 15)
+    with pytest.raises(ValueError, match="1 to 15 pieces instead of 15"):
+        meter.check([15, 1], 15)
