@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fairseq_syntax.lab.recipes.layout import Run, Scored
 from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load_recipe
 from fairseq_syntax.lab.recipes.report import Results, main_table, pictures, published, write_report
 from fairseq_syntax.lab.recipes.schema import Recipe
 
@@ -136,6 +138,44 @@ def test_a_papers_figures_keep_their_digits_and_stand_beside_ours_of_their_varia
     values["published"] = [{**one, "variant": "other"}]
     with pytest.raises(ValueError):
         Recipe.model_validate(values)
+
+
+def test_scores_too_low_to_compare_are_called_so_in_the_main_table(tmp_path):
+    """BLEU 0.17 against 0.35, which a bootstrap finds significant."""
+
+    def shown(base: float, other: float) -> tuple[str, str]:
+        report = scored(base, other, baseline="base")
+        report["systems"][1]["tests"] = {"BLEU": {"difference": other - base, "holm": {"bootstrap": 0.001}}}
+        results = Results({Scored("short"): report}, {})
+        table = main_table(Plan(recipe(), tmp_path / "paper.yaml"), results, [Scored("short")])
+        return table.rows[1][-1], " ".join(table.notes)
+
+    assert shown(17.0, 35.0)[0] == "yes" and "too low" not in shown(17.0, 35.0)[1]
+    assert shown(0.17, 0.35)[0] == "too low" and "too low to compare" in shown(0.17, 0.35)[1]
+
+
+def test_comparisons_are_those_that_were_tested(tmp_path):
+    """Older results have systems without tests, which Holm's correction did not count."""
+    report = scored(17.0, 35.0, baseline="base")
+    tests = {"BLEU": {"difference": 18.0, "holm": {"bootstrap": 0.001}}}
+    (report["systems"][1]["tests"], more) = tests, report["systems"][1]
+    report["systems"] += [{**more, "name": "third", "tests": tests}, {**more, "name": "untested", "tests": {}}]
+    table = main_table(
+        Plan(recipe(), tmp_path / "paper.yaml"), Results({Scored("short"): report}, {}), [Scored("short")]
+    )
+    assert any("2 comparisons" in note for note in table.notes)
+
+
+def test_a_papers_table_says_what_differs_from_its_recipe(results, tmp_path):
+    path = tmp_path / "paper.yaml"
+    path.write_text(yaml.safe_dump(recipe().model_dump(exclude_unset=True)))
+    results.facts |= {Run("base", 1): {"pairs": 2500}, Run("DLAA", 1): {"pairs": 2500}}
+    as_written, small = (
+        " ".join(published(Plan(load_recipe(path, changed), path), results)[0].notes)
+        for changed in ({}, {"size.encoder-embed-dim": "64"})
+    )
+    assert "2,500 training pairs" in as_written and "size" not in as_written
+    assert "2,500 training pairs" in small and "size.encoder-embed-dim=64" in small
 
 
 def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):

@@ -237,6 +237,10 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     assert tests["difference"] == pytest.approx(actual.difference)
     text = next(score_tables(report)).render()
     assert "±" in text and "seeds" in text
+    few = ScoreOptions(metrics=["chrf"], resamples=20, trials=0)
+    alone = evaluate([ScoredSystem(one.name, one.runs[:1]) for one in systems], [refs], few)
+    over = [each["systems"][1]["tests"]["chrF"]["bootstrap"]["signature"].split("|")[0] for each in (report, alone)]
+    assert over == ["over:sentences and seeds", "over:sentences"], "one seed is not several"
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "zh", "char", "none", "ja-mecab"])

@@ -187,7 +187,7 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     header += ["mean of the tests"] if recipe.score.mean else []
     rows = [row for name in recipe.systems if (row := _row(plan, results, scored, name, metric))]
     title = filter(None, [f"{metric} of {recipe.name}", scored[0].variant, scored[0].lines, ran(plan, results)])
-    below = _below_main(plan, results, scored, metric, [row[0] for row in rows])
+    below = _below_main(plan, results, scored, metric)
     return Table(", ".join(title), header, rows, below)
 
 
@@ -207,13 +207,11 @@ def _row(plan: Plan, results: Results, scored: Sequence[Scored], name: str, metr
     return row
 
 
-def _below_main(
-    plan: Plan, results: Results, scored: Sequence[Scored], metric: str, systems: Sequence[str]
-) -> list[str]:
+def _below_main(plan: Plan, results: Results, scored: Sequence[Scored], metric: str) -> list[str]:
     """The sentences below the main table: what its marks mean, and what its first metric does not show."""
     reports = [results.reports[table] for table in scored]
     baseline = plan.baseline_of(scored[0])
-    compared = sum(name != baseline for name in systems)
+    compared = max(sum(metric in one.get("tests", {}) for one in report["systems"]) for report in reports)
     corrected = f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
     below = []
     if any(system.get("tests") for report in reports for system in report["systems"]):
