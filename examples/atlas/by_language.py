@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shared import NOT_RUN, Cell, counted, differences, differences_head, folded, row_of, shown, table
+from plans import Planned
+from shared import NOT_RUN, Cell, counted, differences, differences_head, folded, of_planned, row_of, shown, table
 
 from fairseq_syntax.lab.scoring.properties import interval_label
 from fairseq_syntax.lab.scoring.shares import drawn_from, units_drawn
@@ -28,7 +29,7 @@ def row_in(of: Mapping[str, Any], system: str, metric: str = "BLEU") -> Mapping[
     return row_of(of.get("metrics", {}).get(metric, {}).get("rows", []), system)
 
 
-def languages_table(languages: Mapping[str, Any], title: str) -> Table:
+def languages_table(languages: Mapping[str, Any], title: str, in_recipes: Planned | None = None) -> Table:
     """Of each language its distance from English, the scores, and the gains of the first system."""
     system, controls = next(iter(planned(languages).items()))
     rows: list[list[Cell]] = []
@@ -36,7 +37,8 @@ def languages_table(languages: Mapping[str, Any], title: str) -> Table:
         names = {"plain": of["baseline"], "the parse": system, **{one: f"{system}.{one}" for one in controls}}
         order = f"{100 * of['order']['crossing']:.0f} %" if of["order"] else NOT_RUN
         estimates = differences(row_in(of, system), controls)
-        rows.append([lang, order, plain_score(of), *estimates, counted(of.get("seeds", {}), names)])
+        of_seeds = counted(of.get("seeds", {}), names, (in_recipes or {}).get(lang))
+        rows.append([lang, order, plain_score(of), *estimates, of_seeds])
     head = ["language", "crossing", "plain", *differences_head(system, controls, "plain"), "seeds"]
     notes = [
         "crossing: share of crossing word alignments of source and target",
@@ -68,17 +70,20 @@ def drawn(languages: Mapping[str, Any]) -> str:
     return " and ".join(sorted({units_drawn(of) for of in languages.values() if "sentences" in of})) or "sentences"
 
 
-def others_table(languages: Mapping[str, Any], title: str) -> Table:
+def others_table(languages: Mapping[str, Any], title: str, in_recipes: Planned | None = None) -> Table:
     """What the other systems gain in each language, and on their controls."""
     rows: list[list[Cell]] = []
     for system, controls in list(planned(languages).items())[1:]:
         for lang, of in languages.items():
             row, control = row_in(of, system), controls[0] if controls else ""
             if row:
-                seeds = counted(of["seeds"], {"the parse": system, control: f"{system}.{control}"})
+                names = {"the parse": system, control: f"{system}.{control}"}
+                seeds = counted(of["seeds"], names, (in_recipes or {}).get(lang))
                 rows.append([lang, shown(system), control, *differences(row, [control]), seeds])
         if without := [lang for lang, of in languages.items() if not row_in(of, system)]:
-            rows.append([", ".join(without), shown(system), ", ".join(controls), None, None, None, "0"])
+            most = max((in_recipes or {}).get(lang, {}).get(system, 0) for lang in without)
+            seeds = of_planned(0, most) or "0"
+            rows.append([", ".join(without), shown(system), ", ".join(controls), None, None, None, seeds])
     head = ["language", "system", "control", "the parse − plain", "control − plain", "the parse − control", "seeds"]
     return table(title, head, rows, ["BLEU and intervals as in the table before"])
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from plans import HERE, LANGUAGES, TUNED, TUNED_OTHERS
+
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.kept import Kept
@@ -36,11 +38,8 @@ from fairseq_syntax.lab.scoring.shares import measure_by, measure_shares
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Resampled, enough_sentences
 from fairseq_syntax.runtime.files import read_lines
 
-HERE = Path(__file__).resolve().parent
 BASELINE = "transformer"
 RELATIVE = "relative"  # the plain Transformer with relative positions; those of a system as well: relative+SYSTEM
-LANGUAGES = ("libreoffice", *(f"libreoffice-{language}" for language in ("fr", "hu", "tr", "zh_cn", "ja")))
-TUNED = tuple(name.replace("libreoffice", "tuned") for name in LANGUAGES)  # the main comparison
 NEEDS_CHARACTERS = ("zh", "ja-mecab", "ko-mecab")  # tokenizers beside which BLEU of characters is given
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
@@ -182,7 +181,8 @@ def mean_of_languages(plans: Sequence[Plan]) -> dict[str, Any]:
 def tuned() -> dict[str, Any]:
     """The main comparison by language, and its mean over those in which the parse was run.
 
-    ``with_placebo`` is the mean over the languages in which the placebo was run as well, where these are fewer.
+    ``with_placebo`` is the mean over the languages in which the placebo was run as well, where these are fewer;
+    ``others`` are other systems beside the same baseline, in the first language.
     """
     languages: dict[str, Any] = {}
     of_system: dict[str, list[Plan]] = {}
@@ -193,9 +193,13 @@ def tuned() -> dict[str, Any]:
         for system in (parse, placebo):
             of_system.setdefault(system, [])
             of_system[system] += [of] * (runs.keys() >= {RELATIVE, parse, system})
+    first, others = plan(TUNED[0]), plan(TUNED_OTHERS)
+    runs = runs_of(others, others.tests[0])
+    baseline = {RELATIVE: of_first} if (of_first := runs_of(first, first.tests[0]).get(RELATIVE)) else {}
     with_parse, with_placebo = of_system.values()
     return {
         "languages": languages,
+        "others": beside_relative(others, {**baseline, **runs}) if baseline and runs else {},
         "mean": mean_of_languages(with_parse) if len(with_parse) > 1 else {},
         "with_placebo": mean_of_languages(with_placebo) if 1 < len(with_placebo) < len(with_parse) else {},
     }

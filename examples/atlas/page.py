@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from by_language import languages_table, length_penalties, other_metrics, others_table, planned, where
 from from_models import agreement_table, attachment_table
+from plans import BASELINES, LANGUAGES, TUNED, TUNED_OTHERS, Planned, planned_seeds, setting, systems_of, validated
 from relative import corpora_of, draw_gains, mean_table, others_beside, over_languages, plain_table, relative_table
 from shared import (
     MARKERS,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
 
+METRICS = ("BLEU", "chrF")
 # What was planned; a row that has not been run is shown empty.
 MULTI30K_CONTROLS = {
     "PSH": ("linear", "random"),
@@ -216,6 +218,28 @@ def draw_quality(quality: Mapping[str, Any]) -> Figure:
     return figure
 
 
+# -- the baseline ------------------------------------------------------------------------------------------------------
+
+
+def baselines_table() -> Table:
+    """What was tried for the baseline, on the validation set, and what its recipes have besides."""
+    of_each = {recipe: validated(recipe) for recipe in BASELINES.values()}
+    rows: list[list[Cell]] = []
+    for system in systems_of(next(iter(of_each))):
+        scores = [
+            f"{of[system][metric]:.2f}" if system in of else None for of in of_each.values() for metric in METRICS
+        ]
+        rows.append([*setting(next(iter(of_each)), system), *scores])
+    head = ["positions in the encoder", "dropout", "rate", "updates"]
+    head += [f"{language}, {metric}" for language in BASELINES for metric in METRICS]
+    chosen = setting(TUNED[0], systems_of(TUNED[0])[0])
+    notes = [
+        "validation set, last checkpoint, one seed; layer normalization before the sublayers",
+        f"the tuned baseline has dropout {chosen[1]} and the rate {chosen[2]} in all languages",
+    ]
+    return table("Relative positions, tuned, and other positions", head, rows, notes)
+
+
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +248,7 @@ def in_both_metrics(table: Callable[[str], Table]) -> str:
     return f"{table('BLEU').render('markdown')}\n\n{folded('In chrF', table('chrF'))}"
 
 
-def tuned_means(main: Mapping[str, Any], system: str) -> str:
+def tuned_means(main: Mapping[str, Any], system: str, planned: int = 0) -> str:
     """The means of the main comparison: one table, or two where the placebo was run in fewer languages."""
     fewer, more = main.get("with_placebo"), []
     if "languages" in main and (n := len(main["mean"].get("languages", []))) > 1:
@@ -233,7 +257,7 @@ def tuned_means(main: Mapping[str, Any], system: str) -> str:
             f"the languages as a sample (t-test, n = {n}): {gain:+.2f} ({low:+.2f} to {high:+.2f}) BLEU, p = {p:.2f}"
         ]
     parts = [(main["mean"], []), (fewer, [PLACEBO])] if fewer else [(main["mean"], [PLACEBO])]
-    tables = [mean_table(mean, system, controls, more * (mean is main["mean"])) for mean, controls in parts]
+    tables = [mean_table(mean, system, controls, more * (mean is main["mean"]), planned) for mean, controls in parts]
     return "\n\n".join(each.render("markdown") for each in tables)
 
 
@@ -243,15 +267,18 @@ def page(results: Mapping[str, Any]) -> str:
     is_atlas = "multi30k" in results
     first, controls = next(iter(planned(languages).items()))
     corpora, mean = corpora_of(results), results.get("mean") or {}
-    beside = others_beside(corpora, first)
+    in_recipes: Planned = planned_seeds(*LANGUAGES) if is_atlas else {}
+    in_all = {**in_recipes, "ATIS": planned_seeds("atis")["atis"]} if is_atlas else {}
+    beside = others_beside(corpora, first, planned=in_all)
     title = "One English text in six languages, sinusoids" if is_atlas else "Gains by language"
     parts = {
         "mean": mean_table(mean, first, controls[:2]).render("markdown") if is_atlas or mean else "",
-        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls[:2], metric)),
-        "plain": in_both_metrics(lambda metric: plain_table(corpora, first, controls, metric)),
+        "relative": in_both_metrics(lambda metric: relative_table(corpora, first, controls[:2], metric, in_all)),
+        "plain": in_both_metrics(lambda metric: plain_table(corpora, first, controls, metric, in_all)),
         "beside": beside.render("markdown") if beside else "",
-        "languages": languages_table(languages, title).render("markdown"),
-        "others": others_table(languages, "Other systems").render("markdown") if len(planned(languages)) > 1 else "",
+        "languages": languages_table(languages, title, in_recipes).render("markdown"),
+        "others": others_table(languages, "Other systems", in_recipes).render("markdown")
+        * (len(planned(languages)) > 1),
         "metrics": other_metrics(languages),
         "penalties": length_penalties(results.get("length_penalty", {})),
         "where": where(languages),
@@ -259,10 +286,17 @@ def page(results: Mapping[str, Any]) -> str:
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
         main = results["tuned"]
-        of_main = corpora_of({"languages": main["languages"]})
+        of_main, in_main = corpora_of({"languages": main["languages"]}), planned_seeds(*TUNED)
+        (of_others,) = planned_seeds(TUNED_OTHERS).values()
+        language = next(iter(in_main))
+        others = others_beside({language: main.get("others", {})}, first, planned={language: of_others})
         parts |= {
-            "tuned_mean": tuned_means(main, first),
-            "tuned": in_both_metrics(lambda metric: relative_table(of_main, first, [PLACEBO, "linear"], metric)),
+            "tuned_mean": tuned_means(main, first, max(in_main[language].values())),
+            "tuned": in_both_metrics(
+                lambda metric: relative_table(of_main, first, [PLACEBO, "linear"], metric, in_main)
+            ),
+            "tuned_others": others.render("markdown") if others else "",
+            "baselines": baselines_table().render("markdown"),
             "attachment": attachment_table(results.get("attachment", {}), first, [PLACEBO, "linear"]).render(
                 "markdown"
             ),

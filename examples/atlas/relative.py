@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from plans import Planned, systems_in
 from scipy import stats
 from shared import (
     MARKERS,
@@ -17,6 +18,7 @@ from shared import (
     differences,
     differences_head,
     new_figure,
+    of_planned,
     row_of,
     shown,
     table,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 # What measure.py says of relative positions, by corpus.
 Corpora = Mapping[str, Mapping[str, Any]]
+BASELINE = "relative"
 MEAN = "mean"
 WEAKER = "the parse, weaker baseline"
 
@@ -49,8 +52,15 @@ def beside(corpus: Mapping[str, Any], system: str, metric: str = "BLEU") -> Mapp
     return row_of(corpus.get("metrics", {}).get(metric, {}).get("beside", []), system)
 
 
-def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str], more: Sequence[str] = ()) -> Table:
-    """What a system gains over relative positions in the mean of the languages: on its parse, and on controls."""
+def mean_table(
+    mean: Mapping[str, Any], system: str, controls: Sequence[str], more: Sequence[str] = (), planned: int = 0
+) -> Table:
+    """What a system gains over relative positions in the mean of the languages: on its parse, and on controls.
+
+    Args:
+        more: further notes
+        planned: the seeds in the recipes, if known
+    """
     metrics, rows = mean.get("metrics", {}), []
     of_metric = {metric: row_of(found, system) for metric, found in metrics.items()} or {"BLEU": {}}
     kinds: dict[str, tuple[str | None, str]] = {f"{shown(system)}, the parse − relative positions": (None, "gain")}
@@ -60,7 +70,7 @@ def mean_table(mean: Mapping[str, Any], system: str, controls: Sequence[str], mo
     for title, (other, kind) in kinds.items():
         estimates = [(twin_of(row, other) if other else row).get(kind) for row in of_metric.values()]
         smallest = f"{estimates[0][4]:.2f}" if estimates[0] else ""
-        rows.append([title, *estimates, smallest, seeds_of(mean, system, other)])
+        rows.append([title, *estimates, smallest, of_planned(seeds_of(mean, system, other), planned) or "0"])
     head = ["mean of the languages", *of_metric, f"MDD, {next(iter(of_metric))}", "seeds"]
     languages = mean.get("languages", [])
     title = f"Mean of {len(languages)} languages, with relative positions in every row"
@@ -80,52 +90,74 @@ def over_languages(main: Mapping[str, Any], system: str, metric: str) -> list[fl
     return [fmean(gains), float(interval.low), float(interval.high), float(tested.pvalue)]
 
 
-def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> str:
+def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> int:
     """The fewest seeds of a system on its parse, or on a control, in any of the languages."""
-    count = mean.get("seeds", {}).get(f"{system}.{control}" if control else system, 0)
-    return str(count)
+    return mean.get("seeds", {}).get(f"{system}.{control}" if control else system, 0)
 
 
-def relative_table(corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU") -> Table:
+def relative_table(
+    corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU", planned: Planned | None = None
+) -> Table:
     """By corpus: relative positions, what a system gains over them on its parse and on controls."""
     rows: list[list[Cell]] = []
     for name, corpus in corpora.items():
         found, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
         score = f"{found['relative']:.2f}" if found else NOT_RUN
-        names = {"relative": "relative", "the parse": f"relative+{system}"}
-        names |= {control: f"relative+{system}.{control}" for control in controls}
-        suffixed = {n.replace(".gold", ""): count for n, count in seeds.items()}
+        names = {BASELINE: BASELINE, "the parse": f"{BASELINE}+{system}"}
+        names |= {control: f"{BASELINE}+{system}.{control}" for control in controls}
+        known, in_recipe = (
+            {n.replace(".gold", ""): count for n, count in of.items()} for of in (seeds, (planned or {}).get(name, {}))
+        )
         row = beside(corpus, system, metric)
-        rows.append([name, score, *differences(row, controls), counted(suffixed, names)])
+        rows.append([name, score, *differences(row, controls), counted(known, names, in_recipe)])
     head = ["corpus", "relative", *differences_head(system, controls, "relative"), "seeds"]
     return table(
         f"{metric}: {shown(system)} and relative positions", head, rows, ["relative: relative positions alone"]
     )
 
 
-def plain_table(corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU") -> Table:
+def plain_table(
+    corpora: Corpora, system: str, controls: Sequence[str], metric: str = "BLEU", planned: Planned | None = None
+) -> Table:
     """By corpus: what relative positions gain over sinusoids, and a system on sinusoids over relative positions."""
     rows: list[list[Cell]] = []
     for name, corpus in corpora.items():
         found, seeds = corpus.get("metrics", {}).get(metric, {}), corpus.get("seeds", {})
         plain = f"{found['plain']:.2f}" if found else NOT_RUN
         estimates = [found.get(kind) for kind in ("gain", "parse", *(["control"] if controls else []))]
-        rows.append([name, plain, *estimates, counted(seeds, {"sinusoids": "transformer", "relative": "relative"})])
+        names = {"sinusoids": "transformer", BASELINE: BASELINE}
+        rows.append([name, plain, *estimates, counted(seeds, names, (planned or {}).get(name))])
     head = ["corpus", "sinusoids", "relative − sinusoids", f"{shown(system)} with sinusoids − relative"]
     head += [f"{shown(system)}, *{controls[0]}*, with sinusoids − relative"] if controls else []
     return table(f"{metric}: sinusoids and relative positions", [*head, "seeds"], rows)
 
 
-def others_beside(corpora: Corpora, system: str, metric: str = "BLEU") -> Table | None:
-    """What the other systems gain with relative positions, and on their controls; None if none was run."""
+def others_beside(corpora: Corpora, system: str, metric: str = "BLEU", planned: Planned | None = None) -> Table | None:
+    """What the other systems gain with relative positions, and on their controls; None if there are none.
+
+    Args:
+        system: the first system, which has tables of its own
+        planned: the seeds of the systems in the recipes; those that have not been run share a row over the corpora
+    """
     rows: list[list[Cell]] = []
+    not_run: dict[tuple[str, str, str], list[str]] = {}
     for name, corpus in corpora.items():
-        for row in corpus.get("metrics", {}).get(metric, {}).get("beside", []):
-            for control in (row["controls"] or {"": None}) if row["system"] != system else ():
+        seeds, in_recipe = corpus.get("seeds", {}), (planned or {}).get(name, {})
+        of_each = {row["system"]: row for row in corpus.get("metrics", {}).get(metric, {}).get("beside", [])}
+        wanted = systems_in(in_recipe, BASELINE)
+        for one in dict.fromkeys([*wanted, *of_each]):
+            row = of_each.get(one, {})
+            controls = dict.fromkeys([*wanted.get(one, []), *row.get("controls", {})]) or {"": None}
+            for control in controls if one.removesuffix(".gold") != system else ():
                 twin = twin_of(row, control)
-                of_seeds = {"the parse": f"relative+{row['system']}", control: f"relative+{row['system']}.{control}"}
-                estimates = [row["gain"], twin.get("gain"), twin.get("syntax")]
-                rows.append([name, shown(row["system"]), control, *estimates, counted(corpus["seeds"], of_seeds)])
+                names = {"the parse": f"{BASELINE}+{one}", control: f"{BASELINE}+{one}.{control}"}
+                of_seeds = counted(seeds, names, in_recipe)
+                if row:
+                    estimates = [row["gain"], twin.get("gain"), twin.get("syntax")]
+                    rows.append([name, shown(one), control, *estimates, of_seeds])
+                else:
+                    not_run.setdefault((shown(one), control, of_seeds), []).append(name)
+    rows += [[", ".join(names), one, control, *[None] * 3, count] for (one, control, count), names in not_run.items()]
     head = ["corpus", "system", "control", "the parse − relative", "control − relative", "the parse − control", "seeds"]
     title = f"{metric}: other systems with relative positions"
     return table(title, head, rows) if rows else None

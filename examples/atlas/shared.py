@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SYSTEMS = {"PSH": "PSH", "CSH+PSH": "CSH+PSH", "sennrich_haddow": "S&H", "PASCAL": "PASCAL", "LDD": "LDD", "UDD": "UDD"}
+SYSTEMS |= {"sennrich_haddow+PSH": "S&H+PSH", "tree_planting": "tree planting"}
 NOT_RUN = "not run"
+OF_SEEDS = "seeds: those that have been run, of those in the recipe if there are more"
 PLACEBO = "shuffled"  # the control that is nearest to one
 Cell = str | Estimate | None
 
@@ -21,7 +23,8 @@ Cell = str | Estimate | None
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], notes: Sequence[str] = ()) -> Table:
     """A table in which the estimates are bold that are significant with Holm's correction for all of them."""
     texts, marked = cells(rows, BOLD, NOT_RUN)
-    return Table(title, list(head), texts, [*marked, *notes])
+    partly = head[-1] == "seeds" and any(" of " in row[-1] for row in texts)
+    return Table(title, list(head), texts, [*marked, *notes, *([OF_SEEDS] if partly else [])])
 
 
 def shown(system: str) -> str:
@@ -56,19 +59,25 @@ def differences_head(system: str, controls: Sequence[str], baseline: str) -> lis
     return [f"{shown(system)} − {baseline}", *of_controls]
 
 
-def counted(seeds: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """The seeds of a row's systems: ``3``, or ``2 (relative), 1 (the parse, linear)`` where they differ.
+def counted(seeds: Mapping[str, int], names: Mapping[str, str], planned: Mapping[str, int] | None = None) -> str:
+    """The seeds of a row's systems: ``3``, or ``2 of 3 (relative), 1 of 3 (the parse, linear)`` where they differ.
 
     Args:
         names: the systems by what they are called in the table
+        planned: the seeds of each system in the recipe, if known
     """
-    by_count: dict[int, list[str]] = {}
+    by_count: dict[tuple[int, str], list[str]] = {}
     for title, name in names.items():
-        if name in seeds:
-            by_count.setdefault(seeds[name], []).append(title)
+        if of := of_planned(seeds.get(name, 0), (planned or {}).get(name, 0)):
+            by_count.setdefault((seeds.get(name, 0), of), []).append(title)
     if len(by_count) > 1:
-        return ", ".join(f"{count} ({', '.join(titles)})" for count, titles in sorted(by_count.items(), reverse=True))
-    return str(*by_count) if by_count else "0"
+        return ", ".join(f"{of} ({', '.join(titles)})" for (_, of), titles in sorted(by_count.items(), reverse=True))
+    return next(iter(by_count))[1] if by_count else "0"
+
+
+def of_planned(run: int, planned: int) -> str:
+    """``2 of 3`` if not all seeds have been run, else ``3``; empty if there are none."""
+    return f"{run} of {planned}" if run < planned else str(run or "")
 
 
 WIDTH = 4.3  # inches: on a phone, letters of 9 points are hardly smaller than the text around them

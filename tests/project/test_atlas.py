@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ try:
     import length_penalty
     import measure
     import page
+    import plans
     import relative
     import shared
     import word_order
@@ -233,12 +235,16 @@ def test_tables_of_models_say_what_has_not_been_run():
 def test_the_mean_of_the_placebo_is_that_of_the_languages_that_have_it(monkeypatch):
     parse, placebo = "relative+PSH", "relative+PSH.shuffled"
     run = dict(zip(SIX, [["relative", parse, placebo]] * 2 + [["relative", parse]] * 2 + [["relative"], []]))
-    monkeypatch.setattr(measure, "runs_of", lambda of, test: dict.fromkeys(run[of.recipe.name]))
+    run["German-others"] = ["relative+PASCAL"]
+    monkeypatch.setattr(measure, "runs_of", lambda of, test: {name: [[]] for name in run[of.recipe.name]})
     monkeypatch.setattr(measure, "beside_relative", lambda of, runs: {"run": list(runs)})
     monkeypatch.setattr(measure, "mean_of_languages", lambda plans: [of.recipe.name for of in plans])
     tuned = measure.tuned()
     assert tuned["mean"] == [*SIX[:4]] and tuned["with_placebo"] == [*SIX[:2]]
-    assert [*tuned["languages"].values()] == [{"relative": {"run": names} if names else {}} for names in run.values()]
+    assert tuned["others"] == {"run": ["relative", "relative+PASCAL"]}, "beside the baseline of the same language"
+    assert [tuned["languages"][name] for name in SIX] == [
+        {"relative": {"run": run[name]} if run[name] else {}} for name in SIX
+    ]
 
 
 def parse_of(rows):
@@ -627,6 +633,58 @@ def test_the_tables_of_relative_positions():
     baseline, gains = relative.gains_by_language(results, "PSH")
     assert baseline == "relative positions" and list(gains) == [relative.MEAN, "French"]
     assert gains["French"] == {"the parse": row["gain"]}
+
+
+def test_seeds_are_those_that_have_been_run_of_those_in_the_recipe():
+    names, run = {"relative": "r", "the parse": "p", "linear": "p.linear"}, {"r": 3, "p": 2}
+    assert shared.counted(run, names) == "3 (relative), 2 (the parse)", "where the recipe is not known"
+    planned = {"r": 3, "p": 3, "p.linear": 3}
+    assert shared.counted(run, names, planned) == "3 (relative), 2 of 3 (the parse), 0 of 3 (linear)"
+    assert shared.counted(planned, names, planned) == "3" and shared.counted({}, names, planned) == "0 of 3"
+    assert shared.counted({}, names) == "0"
+    notes = [shared.table("", ["a", "seeds"], [["x", of]]).notes for of in ("3", "2 of 3")]
+    assert notes == [[], [shared.OF_SEEDS]]
+
+
+def test_tables_show_the_systems_of_the_recipes_that_have_not_been_run():
+    names = ["transformer", "relative", "relative+A", "relative+A.linear", "relative+B", "A", "relative+C.gold"]
+    assert plans.systems_in(names, "relative") == {"A": ["linear"], "B": [], "C.gold": []}
+    row = {"system": "B", "gain": [0.5, 0.25, 1, 0.02, 0.9], "controls": {}}
+    corpora = {"French": {"seeds": {"relative+B": 1}, "metrics": {"BLEU": {"beside": [row]}}}, "Czech": {}}
+    planned = dict.fromkeys(corpora, dict.fromkeys(names, 3))
+    rows = relative.others_beside(corpora, "C", planned=planned).rows
+    gaps = [shared.NOT_RUN] * 3
+    assert [one[:3] + one[-1:] for one in rows] == [
+        ["French", "B", "", "1 of 3"],
+        ["French, Czech", "A", "linear", "0 of 3"],
+        ["Czech", "B", "", "0 of 3"],
+    ]
+    assert rows[0][3].startswith("**+0.50") and rows[1][3:6] == gaps == rows[2][3:6]
+
+
+def test_what_has_not_been_run_of_the_main_comparison_stands_on_the_page(results):
+    """Seeds, systems and positions: by the recipes and what is kept of them."""
+    text = page.page(results)
+    for name in plans.TUNED:
+        plan = measure.plan(name)
+        kept = Counter(run.system for run in Work(plan).kept_runs)
+        language, seeds = plan.recipe.name, len(plan.recipe.seeds)
+        assert results["tuned"]["languages"][language]["relative"]["seeds"] == kept
+        row = re.search(rf"relative \| PSH − relative .*?\n\| ({language} \|.*)", text, re.DOTALL)[1].partition("\n")[0]
+        for title, system in (("the parse", "relative+PSH"), ("shuffled", "relative+PSH.shuffled")):
+            if kept[system] < seeds:
+                assert re.search(rf"{kept[system]} of {seeds} \([^)]*{title}|\| {kept[system]} of {seeds} \|", row), row
+    others = text.partition("## What this has to do")[0].rpartition("other systems with relative positions")[2]
+    for system in plans.systems_in(plans.planned_seeds(plans.TUNED_OTHERS)["German-others"], "relative"):
+        assert f"| {shared.shown(system)} |" in others
+    table = page.baselines_table()
+    for language, recipe in plans.BASELINES.items():
+        scores, column = plans.validated(recipe), table.header.index(f"{language}, BLEU")
+        for system, row in zip(plans.systems_of(recipe), table.rows, strict=True):
+            assert row[column] == (f"{scores[system]['BLEU']:.2f}" if system in scores else shared.NOT_RUN), system
+    kinds = {row[0] for row in table.rows}
+    assert {"learned", "ALiBi, no others", "sinusoids, embeddings not scaled", "sinusoids"} <= kinds
+    assert "8000" in [row[3] for row in table.rows]
 
 
 def test_an_interval_over_languages_is_students():
