@@ -11,7 +11,7 @@ from eole.config.run import PredictConfig, TrainConfig
 from eole.inference_engine import InferenceEnginePY
 from eole.trainer import BatchProcessor
 
-TOKENS = 2200  # of a batch, with padding
+TOKENS = 2360  # of a batch, with padding
 ON_CPU = {"compute_dtype": "fp32", "world_size": 1, "gpu_ranks": []}
 
 
