@@ -187,6 +187,24 @@ def test_the_figures_of_the_first_paragraphs_are_those_of_the_results(results):
     assert "Pham, Macháček and Bojar (2019), [" in " ".join(text.split()), "who introduced the control"
 
 
+def test_languages_that_gain_significantly_are_those_in_bold(results):
+    """In the first paragraph, and where the advice names them: with the correction of the table that is beside them."""
+    tuned = relative.corpora_of({"languages": results["tuned"]["languages"]})
+    table = relative.relative_table(tuned, "PSH", [shared.PLACEBO, "linear"])
+    gaining = {row[0] for row in table.rows if row[2].startswith("**+")}
+    claim = " ".join(page.page(results).partition("![")[0].split())
+    named = re.search(r"((?:\w+ \([+-][\d.]+\)[, and]*)+)gain significantly", claim)
+    assert named is None or set(re.findall(r"[A-Z]\w+(?= \()", named[1])) == gaining
+    labels = [row for row in by_language.others_table(results["languages"], "").rows if row[1] == "S&H"]
+    run = {row[0] for row in labels if row[3] != shared.NOT_RUN}
+    better = {row[0] for row in labels if row[3].startswith("**+")}
+    advice = (ATLAS.parents[1] / "docs/which-system.md").read_text("utf-8")
+    (line,) = [line for line in advice.splitlines() if "sinusoidal positions alone" in line]
+    numbers = ("no", "one", "two", "three", "four", "five", "six")
+    said = re.search(r"significantly better than sinusoidal positions alone in ([^,]*), of \[(\w+) languages", line)
+    assert said and set(said[1].split(" and ")) == better and numbers.index(said[2]) == len(run)
+
+
 def test_the_figures_on_heads_and_contrastive_pairs_are_those_of_the_results(results):
     text = " ".join(page.page(results).split())
     prose = text.partition("## Do the heads learn")[2].partition("## The same with more dropout")[0]
