@@ -50,6 +50,15 @@ def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None,
     return decoder(segmenter, lang)(pieces_of(tokens, dictionary))
 
 
+def reference_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None, lang: str = "") -> str:
+    """The text of a reference's tokens [T], with ``<<unk>>`` for unknown words, as fairseq prints it.
+
+    A translation's ``<unk>`` would otherwise be right where a word of the reference is not in the vocabulary.
+    """
+    text = text_of_tokens(tokens, dictionary, segmenter, lang)
+    return text.replace(dictionary.unk_word, f"<{dictionary.unk_word}>")
+
+
 class SegmentationDecoder:
     """The target's segmentation in the role of fairseq's ``--bpe``; raw input is segmented by the task."""
 

@@ -254,6 +254,10 @@ def test_an_unknown_word_is_one_token(tokenize):
     assert metrics.distinct_1(with_unknown, tokenize) == metrics.distinct_1(with_other, tokenize)
     of_unknown = metrics.Scorer("bleu", [with_unknown], tokenize)  # such as a reference with its rare words replaced
     assert of_unknown.corpus(with_unknown) == pytest.approx(100) and of_unknown.length(with_other) == pytest.approx(100)
+    # a reference's unknown word, as fairseq prints it, is one token that no translation has
+    printed = metrics.Scorer("bleu", [[line.replace("<unk>", "<<unk>>") for line in with_unknown]], tokenize)
+    assert printed.length(with_other) == pytest.approx(100) and printed.corpus(with_unknown) < 100
+    assert printed.corpus(with_unknown) == pytest.approx(printed.corpus(with_other))
 
 
 def test_an_unknown_word_is_one_token_of_a_sentences_length():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import browser as chromium
 import ldd_models as ldd
@@ -14,6 +15,7 @@ import torch
 from binarized import make
 from data_errors import data_error, refused
 from fairseq import options
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.modules import MultiheadAttention
 from fairseq_cli import train
@@ -26,9 +28,11 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, Token
 from fairseq_syntax.inference.recorded_attention import recorded
+from fairseq_syntax.lab.figures import exhibits
 from fairseq_syntax.lab.figures.exhibits import collect
 from fairseq_syntax.lab.figures.heatmap import arc_levels, heat_maps
 from fairseq_syntax.lab.figures.plot import save_figure
+from fairseq_syntax.lab.scoring.diversity import Diversifier
 from fairseq_syntax.runtime.manifest import MANIFEST
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, exhibit_of_parse
 from fairseq_syntax.use.pages.page import page
@@ -160,6 +164,21 @@ def trained(tmp_path_factory):
     }
 
 
+def test_no_translation_has_the_unknown_words_of_a_reference():
+    """Which comes from the data, where words that are not in the vocabulary are <unk>, as in translations."""
+    words = Dictionary()
+    tokens = torch.tensor([words.add_symbol("ein"), words.unk(), words.eos()])
+    cfg = SimpleNamespace(source_lang="en", target_lang="de")
+    task = SimpleNamespace(source_dictionary=words, target_dictionary=words, cfg=cfg, segmenter=lambda side: None)
+    exhibit = exhibits._source(task, SimpleNamespace(src=[tokens], tgt=[tokens]), 1, None)
+    diversifier = Diversifier.__new__(Diversifier)
+    diversifier.task, diversifier.dataset = task, [{"target": tokens}]
+    assert exhibit.source == "ein <unk>" and exhibit.reference == diversifier.reference(0) == "ein <<unk>>"
+    exhibit.outputs = {"unknown": Output("ein <unk>"), "other": Output("ein x")}
+    exhibits._score([exhibit], "13a")
+    assert exhibit.outputs["unknown"].scores["BLEU"] == exhibit.outputs["other"].scores["BLEU"] < 100
+
+
 @pytest.mark.slow
 def test_data_of_the_other_direction_show_their_parse(trained, tmp_path):
     data = shutil.copytree(trained[0], tmp_path / "bin", ignore=shutil.ignore_patterns(MANIFEST))
@@ -197,11 +216,9 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     from fairseq_syntax.corpus.conllu import read_conllu
 
     lines = list(read_conllu(tmp_path / "gold.conllu"))
-    exhibits, src, tgt = collect(
-        str(data), "valid", [3, 1], models, files={"copy": f"{tmp_path}/copy"}, gold=lines, beam=2
-    )
-    assert (src, tgt) == ("en", "de") and [e.number for e in exhibits] == [3, 1]
-    one = exhibits[0]
+    made, src, tgt = collect(str(data), "valid", [3, 1], models, files={"copy": f"{tmp_path}/copy"}, gold=lines, beam=2)
+    assert (src, tgt) == ("en", "de") and [e.number for e in made] == [3, 1]
+    one = made[0]
     source = [t.form for t in lines[2].tokens]
     assert one.words == source and one.source == " ".join(source).replace(" .", ".")
     assert one.reference == (data.parent / "valid.de").read_text().splitlines()[2]

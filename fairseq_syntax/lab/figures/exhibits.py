@@ -13,7 +13,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.data.store_report import word_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.inference.spelling import reference_of_tokens, text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.lab.scoring.outputs import check_parallel, read_translations
@@ -104,7 +104,7 @@ def _source(task: Any, dataset: Any, number: int, store: SyntaxStore | None) -> 
     exhibit.number, exhibit.source = number, text_of_tokens(tokens, task.source_dictionary, *decode)
     if dataset.tgt is not None:
         decode = task.segmenter("target"), task.cfg.target_lang or ""
-        exhibit.reference = text_of_tokens(dataset.tgt[number - 1], task.target_dictionary, *decode)
+        exhibit.reference = reference_of_tokens(dataset.tgt[number - 1], task.target_dictionary, *decode)
     if store is None:
         return exhibit
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)

@@ -11,7 +11,7 @@ from fairseq import utils
 
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.inference.spelling import reference_of_tokens, text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer, distinct_1
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.console import progress
@@ -107,7 +107,8 @@ class Diversifier:
 
     def reference(self, sentence: int) -> str:
         """The text of a reference translation."""
-        return self.text(self.dataset[sentence]["target"])
+        decode = self.task.segmenter("target"), self.task.cfg.target_lang or ""
+        return reference_of_tokens(self.dataset[sentence]["target"], self.task.target_dictionary, *decode)
 
     def text(self, tokens: Any) -> str:
         """Tokens [T] as text."""

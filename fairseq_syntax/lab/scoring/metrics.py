@@ -29,13 +29,14 @@ from fairseq_syntax.lab.scoring.ribes import sentence_ribes
 
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
 UNKNOWN = "<unk>"  # a word that is not in a model's vocabulary, as fairseq prints it
-# In its place, the metrics see a letter that no text has and no tokenizer splits; 13a would make "< unk >" of it.
-_UNKNOWN_LETTER = "\ua66e"
+# In its place, the metrics see a letter that no text has and no tokenizer splits; 13a would make "< unk >" of it. In
+# references, fairseq prints <<unk>>, which equals no translation's.
+_UNKNOWN_LETTER, _LETTER_IN_REFERENCES = "\ua66e", "\ua669"
 
 
 def with_unknown_words(lines: Sequence[str]) -> list[str]:
-    """The lines with a letter in place of each ``<unk>``, which all metrics then count as one token."""
-    return [line.replace(UNKNOWN, _UNKNOWN_LETTER) for line in lines]
+    """The lines with a letter in place of each ``<unk>`` and ``<<unk>>``, which all metrics then count as one token."""
+    return [line.replace(f"<{UNKNOWN}>", _LETTER_IN_REFERENCES).replace(UNKNOWN, _UNKNOWN_LETTER) for line in lines]
 
 
 class MeanMetric(Metric):
