@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared import NOT_RUN, Cell, shown, table
@@ -34,15 +34,29 @@ def correlation(points: list[tuple[float, float]]) -> float:
     return float(spearmanr(*zip(*points)).statistic)
 
 
-def attachment_table(attachment: Mapping[str, Any], system: str, controls: list[str]) -> Table:
-    """By language and seed: UAS of the baseline's best head, and of the trained head, with what its run gains."""
+def attachment_table(
+    attachment: Mapping[str, Any], system: str, controls: list[str], planned: Mapping[str, Sequence[int]] | None = None
+) -> Table:
+    """By language and seed: UAS of the baseline's best head, and of the trained head, with what its run gains.
+
+    Args:
+        planned: the seeds of the recipe of each language, if known; those without a run share a row over the languages
+    """
     names, rows = [system, *(f"{system}.{control}" for control in controls)], []
+    missing: dict[str, list[str]] = {}
+    for language, seeds in (planned or {}).items():
+        run = {name.rpartition("/")[2] for name in attachment.get("languages", {}).get(language, {})}
+        for seed in map(str, seeds):
+            if seed not in run:
+                missing.setdefault(seed, []).append(language)
     for language, runs in attachment.get("languages", {}).items():
         for seed in sorted({name.rpartition("/")[2] for name in runs}):
             of_seed = [runs.get(f"{name}/{seed}") for name in (BASELINE, *(f"{BASELINE}+{one}" for one in names))]
             uas = [NOT_RUN if run is None else f"{run['uas']:.1f}" for run in of_seed]
             gains = [NOT_RUN if run is None or run["gain"] is None else f"{run['gain']:+.2f}" for run in of_seed[1:]]
             rows.append([language, seed, *uas[:1], *(cell for pair in zip(uas[1:], gains) for cell in pair)])
+    gaps = ["not measured"] * (2 * len(names) + 1)
+    rows += [[", ".join(languages), seed, *gaps] for seed, languages in missing.items()]
     titles = [shown(system), *(f"*{control}*" for control in controls)]
     head = ["corpus", "seed", f"UAS of {BASELINE}", *(text for one in titles for text in (f"UAS of {one}", "its gain"))]
     notes = [

@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from by_language import languages_table, length_penalties, other_metrics, others_table, planned, where
 from from_models import agreement_table, attachment_table
-from plans import BASELINES, LANGUAGES, TUNED, TUNED_OTHERS, Planned, planned_seeds, setting, systems_of, validated
+from plans import (
+    BASELINES,
+    LANGUAGES,
+    TUNED,
+    TUNED_OTHERS,
+    Planned,
+    planned_seeds,
+    seeds_of_recipes,
+    setting,
+    systems_of,
+    validated,
+)
 from relative import corpora_of, draw_gains, mean_table, others_beside, over_languages, plain_table, relative_table
 from shared import (
     MARKERS,
@@ -297,9 +308,9 @@ def page(results: Mapping[str, Any]) -> str:
             ),
             "tuned_others": others.render("markdown") if others else "",
             "baselines": baselines_table().render("markdown"),
-            "attachment": attachment_table(results.get("attachment", {}), first, [PLACEBO, "linear"]).render(
-                "markdown"
-            ),
+            "attachment": attachment_table(
+                results.get("attachment", {}), first, [PLACEBO, "linear"], seeds_of_recipes(*TUNED)
+            ).render("markdown"),
             "agreement": agreement_table(results.get("agreement", {})).render("markdown"),
             "longer": longer_table(results["longer"]).render("markdown"),
             "amounts": in_both_metrics(lambda metric: amounts_table(results["amounts"], tests, metric)),

@@ -26,6 +26,11 @@ def planned_seeds(*recipes: str) -> dict[str, dict[str, int]]:
     return {str(recipe.name): dict.fromkeys(recipe.systems, len(recipe.seeds)) for recipe in read}
 
 
+def seeds_of_recipes(*recipes: str) -> dict[str, Sequence[int]]:
+    """The seeds of recipes, by their names."""
+    return {str(recipe.name): recipe.seeds for recipe in (load_recipe(HERE / f"{name}.yaml") for name in recipes)}
+
+
 def systems_in(names: Sequence[str] | Mapping[str, int], baseline: str) -> dict[str, list[str]]:
     """The systems beside a baseline, ``BASELINE+SYSTEM``, each with its control parses, ``BASELINE+SYSTEM.CONTROL``."""
     found: dict[str, list[str]] = {}

@@ -243,6 +243,9 @@ def test_tables_of_models_say_what_has_not_been_run():
     table = from_models.attachment_table(
         {"languages": {"Czech": runs}, "controls": {"shuffled": 25.0}}, "PSH", ["shuffled"]
     )
+    planned = {"Czech": [1, 2, 3], "Slovak": [3]}
+    rest = from_models.attachment_table({"languages": {"Czech": runs}}, "PSH", ["shuffled"], planned).rows[2:]
+    assert rest == [["Czech, Slovak", "3", *["not measured"] * 5]]
     first, second = table.rows
     assert first == ["Czech", "1", "20.2", "90.0", "+0.50", shared.NOT_RUN, shared.NOT_RUN]
     assert second == ["Czech", "2", *[shared.NOT_RUN] * 3, "30.0", shared.NOT_RUN]
