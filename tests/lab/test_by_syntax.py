@@ -298,6 +298,18 @@ def test_intervals_with_few_sentences_are_not_tested_beside_those_with_many():
     assert "Holm: one comparison, nothing to correct" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3
 
 
+def test_intervals_are_marked_by_the_corrected_p():
+    """Two of which one survives the correction of both."""
+    difference = {"difference": 1.0, "low": 0.5, "high": 1.5, "detectable": 0.7}
+    intervals = [
+        {"over": over, "to": None, "sentences": 50, "scores": {"BLEU": {"a": {"score": 20.0}, "b": {"score": 21.0}}},
+         "differences": {"BLEU": {"b": {**difference, "p": p, "p_holm": p_holm}}}}
+        for over, p, p_holm in ((None, 0.01, 0.02), (3.0, 0.04, 0.08))
+    ]  # fmt: skip
+    _, tests = syntax_tables([{"property": "depth", "intervals": intervals}], "a")
+    assert ["*" in row[-1] for row in tests.rows] == [True, False] and not any("*" in row[-2] for row in tests.rows)
+
+
 def test_intervals_of_scores_that_are_too_low_have_no_marks():
     refs, (_, ours, _) = texts(60, 5)
     parses = [random_parse(Random(i), i) for i in range(60)]

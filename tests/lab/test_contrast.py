@@ -20,7 +20,7 @@ from fairseq_syntax.cli import contrast as contrast_command
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring import contrast
-from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
+from fairseq_syntax.lab.scoring.contrast_sets import ContrastItem, joined, read_set
 from fairseq_syntax.lab.scoring.significance import holm
 
 LINGEVAL = [
@@ -279,6 +279,17 @@ def test_items_are_of_one_source_where_its_text_is_the_same(tmp_path, capsys):
     assert command([*argv, alone]) == 0
     printed = capsys.readouterr().out
     assert "Wilson's 95% interval\n" in printed and "McNemar's exact test; Holm" in printed
+
+
+def test_differences_are_marked_by_the_corrected_p():
+    """Six right of one system and none of the other: p is 2/64 in each of two categories, and twice as much in both."""
+    items = [ContrastItem(number, number, "np" if number < 6 else "vp") for number in range(12)]
+    sources, rows = [f"s{number}" for number in range(12)], [(number, "text") for number in range(12)]
+    right = {"x": np.zeros(12, dtype=bool), "y": np.ones(12, dtype=bool)}
+    report = contrast.evaluate_contrast(contrast.ContrastSet("s", sources, rows, items), right)
+    *_, tests = contrast.contrast_tables(report)
+    shown = {row[0]: row[-2:] for row in tests.rows}
+    assert shown == {"np": ["0.031", "0.063"], "vp": ["0.031", "0.063"], "all": ["<0.001", "<0.001*"]}
 
 
 def test_a_category_called_all_has_its_row_beside_that_of_all_items(tmp_path, capsys):

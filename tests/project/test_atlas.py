@@ -196,6 +196,16 @@ def test_languages_that_gain_significantly_are_those_in_bold(results):
     claim = " ".join(page.page(results).partition("**How to")[0].split())
     named = re.search(r"((?:\w+ \([+-][\d.]+\)[, and]*)+)gain significantly", claim)
     assert named is None or set(re.findall(r"[A-Z]\w+(?= \()", named[1])) == gaining
+    both = [
+        [relative.beside(of["relative"], "PSH")["gain"][0] for of in one["languages"].values()]
+        for one in (results, results["tuned"])
+    ]
+    text = " ".join(page.page(results).split())
+    for listed, least in re.findall(r"([\w, ]+) gain most in both, and (\w+) least", text):
+        most = re.findall(r"[A-Z]\w+", listed)
+        for gains in both:
+            order = [name for _, name in sorted(zip(gains, SIX, strict=True), reverse=True)]
+            assert set(order[: len(most)]) == set(most) and order[-1] == least
     labels = [row for row in by_language.others_table(results["languages"], "").rows if row[1] == "S&H"]
     run = {row[0] for row in labels if row[3] != shared.NOT_RUN}
     better = {row[0] for row in labels if row[3].startswith("**+")}
