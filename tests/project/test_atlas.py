@@ -214,6 +214,8 @@ def test_languages_that_gain_significantly_are_those_in_bold(results):
     numbers = ("no", "one", "two", "three", "four", "five", "six")
     said = re.search(r"significantly better than sinusoidal positions alone in ([^,]*), of \[(\w+) languages", line)
     assert said and set(said[1].split(" and ")) == better and numbers.index(said[2]) == len(run)
+    planted = [run for run in Work(measure.plan(plans.TUNED_OTHERS)).kept_runs if "tree_planting" in run.system]
+    assert ("tree planting has not been run on real text" in advice) == (not planted)
 
 
 def test_the_figures_on_heads_and_contrastive_pairs_are_those_of_the_results(results):
