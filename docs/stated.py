@@ -96,6 +96,7 @@ def stated() -> dict[str, list[str]]:
         "docs/cluster.md": _cluster(),
         "docs/results.md": [*_by_dependency(), *_peers()],
         "examples/missing_parse/README.md": _missing_parse(),
+        "examples/tree_planting/README.md": _tree_planting(),
     }
 
 
@@ -136,6 +137,20 @@ def _by_dependency() -> list[str]:
 def _peers() -> list[str]:
     """What the page of results says of the models that other toolkits train, too."""
     return [f"dropout {meter.DROPOUT}, label smoothing {meter.SMOOTHING}, Adam"]
+
+
+def _tree_planting() -> list[str]:
+    """What the example of tree planting says of its one seed."""
+    kept = Kept.read(ROOT / "examples/tree_planting/toy.jsonl.gz")
+    assert {name.rpartition("/")[2] for name in kept.runs} == {"1"}, "one seed of three"
+    systems = kept.scores["test.ambiguous"]["report"]["systems"]
+    exact = {one["name"].removeprefix("tree_planting"): f"{one['mean']['exact']:.1f} %" for one in systems}
+    return [
+        f"the plain Transformer translates {exact['transformer']} exactly, tree planting {exact['']} with the parse, "
+        f"{exact['.linear']} with sequential trees and {exact['.random']} with random ones",
+        "| λ; 0 turns it off | 0.5 | 0.5 |",
+        "arxiv.org/abs/2402.12691",
+    ]
 
 
 def _missing_parse() -> list[str]:
