@@ -719,6 +719,8 @@ def test_what_has_not_been_run_of_the_main_comparison_stands_on_the_page(results
     kinds = {row[0] for row in table.rows}
     assert {"learned", "ALiBi, no others", "sinusoids, embeddings not scaled", "sinusoids"} <= kinds
     assert "8000" in [row[3] for row in table.rows]
+    beside = Work(measure.plan(plans.TUNED_OTHERS)).kept_runs
+    assert ("Only PSH has been trained beside the tuned baseline" in " ".join(text.split())) == (not beside)
     tried = "sinusoids-dropout-0.1" in plans.validated("baseline")
     assert ("with sinusoids, no other was tried" in " ".join(text.split())) == (not tried)
 
