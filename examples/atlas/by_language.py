@@ -107,7 +107,10 @@ def other_metrics(languages: Mapping[str, Any]) -> str:
             of_twins = [text for twin in twins for text in (less(twin, of["baseline"]), less(system, twin))]
             plain = f"{lengths[of['baseline']]:.1f}"
             rows.append([lang, "length, %", plain, less(system, of["baseline"]), *of_twins])
-    notes = ["length: characters of the translations in percent of the references'"]
+    notes = [
+        "length: characters of the translations in percent of the references'",
+        "seeds as in the table by language",
+    ]
     head = ["language", "metric", "plain", *differences_head(system, controls, "plain")]
     return folded("In other metrics", table("", head, rows, notes)) if rows else ""
 
@@ -135,11 +138,12 @@ def length_penalties(tuned: Mapping[str, Any]) -> str:
     return folded("With the length penalty that is best for each system on the validation set", found)
 
 
-def where(languages: Mapping[str, Any]) -> str:
+def where(languages: Mapping[str, Any], in_recipes: Planned | None = None) -> str:
     """What the first system gains by properties of the parse, a table for each language that has been run."""
     (system, controls), *_ = planned(languages).items()
     tables = []
     for lang, of in languages.items():
+        names = {"plain": of["baseline"], "the parse": system, **{one: f"{system}.{one}" for one in controls[:1]}}
         rows: list[list[Cell]] = []
         for one in of.get("metrics", {}).get("BLEU", {}).get("by", []):
             for part in one["intervals"]:
@@ -151,5 +155,6 @@ def where(languages: Mapping[str, Any]) -> str:
                     rows.append([one["property"], between, str(part["sentences"]), *estimates])
         if rows:
             head = ["property", "", "lines", *differences_head(system, controls[:1], "plain")]
-            tables.append(folded(f"{lang}: by properties of the parse", table("", head, rows)))
+            seeds = f"seeds: {counted(of['seeds'], names, (in_recipes or {}).get(lang))}"
+            tables.append(folded(f"{lang}: by properties of the parse", table("", head, rows, [seeds])))
     return "\n\n".join(tables)

@@ -292,7 +292,7 @@ def page(results: Mapping[str, Any]) -> str:
         * (len(planned(languages)) > 1),
         "metrics": other_metrics(languages),
         "penalties": length_penalties(results.get("length_penalty", {})),
-        "where": where(languages),
+        "where": where(languages, in_recipes),
     }
     if is_atlas:
         tests, quality = results["multi30k"], results["parse_quality"]
