@@ -38,9 +38,15 @@ _UNKNOWN = "\ue000"  # replaces an unknown piece while words are split: part of 
 
 
 def warn_if_pieces_are_scored(cfg: Any, segmenter: Segmenter | None) -> None:
-    """Warn that fairseq-generate prints text but, with its default scorer, the BLEU of the target's pieces."""
+    """Warn that fairseq-generate prints text but, with its default scorer, the BLEU of the target's pieces.
+
+    Also that its other scorer splits the unknown words of a vocabulary of words.
+    """
     scorer = OmegaConf.select(cfg._get_root(), "scoring._name") if OmegaConf.is_config(cfg) else None
-    joined = segmenter is None or segmenter.kind == WordSegmenter.kind or cfg.post_process
+    of_words = segmenter is not None and segmenter.kind == WordSegmenter.kind
+    joined = segmenter is None or of_words or cfg.post_process
+    if scorer == "sacrebleu" and of_words:
+        logger.warning("BLEU will be with three tokens for each <unk>; fairseq-syntax score makes one of it")
     if scorer == "bleu" and not joined:
         logger.warning("BLEU4 will be that of pieces; --scoring sacrebleu gives that of the text")
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from data_errors import data_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
+from omegaconf import OmegaConf
 from sacrebleu import corpus_bleu, sentence_bleu, sentence_chrf, sentence_ter
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy import stats
 
 from fairseq_syntax.cli import score
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.generation import warn_if_pieces_are_scored
 from fairseq_syntax.lab.scoring import diversity, metrics, ribes, significance
 from fairseq_syntax.lab.scoring.by_property import by_length
 from fairseq_syntax.lab.scoring.evaluation import ScoredSystem, ScoreOptions, evaluate, read_system, score_tables
@@ -266,6 +269,21 @@ def test_an_unknown_word_is_one_token_of_a_sentences_length():
     for sources in (None, lines[0]):
         (bucket,) = by_length({"a": lines}, lines, 5, sources)["buckets"]
         assert bucket["to"] == 5 and bucket["sentences"] == 10
+
+
+@pytest.mark.parametrize(
+    "scorer, kind, told",
+    [
+        ("sacrebleu", "words", "<unk>"),
+        ("sacrebleu", "subword_nmt", ""),
+        ("bleu", "words", ""),
+        ("bleu", "moses", "pieces"),
+    ],
+)
+def test_what_fairseqs_own_scorers_count_is_told(scorer, kind, told, caplog):
+    cfg = OmegaConf.create({"scoring": {"_name": scorer}, "task": {"post_process": None}})
+    warn_if_pieces_are_scored(cfg.task, SimpleNamespace(kind=kind))
+    assert told in caplog.text and bool(caplog.text) == bool(told)
 
 
 def test_a_report_counts_unknown_words():
