@@ -25,6 +25,8 @@ def train(job: meter.Job) -> dict[str, Any]:
         model={
             "architecture": "transformer", "layers": meter.LAYERS, "hidden_size": meter.WIDTH,
             "transformer_ff": meter.INNER, "heads": meter.HEADS, "share_embeddings": True,
+            # Without its being named, encoders are trained without this bias and searched with one of any values.
+            "add_final_linear_bias": True,
             "share_decoder_embeddings": True, "add_qkvbias": True, "add_ffnbias": True,
             "embeddings": {"word_vec_size": meter.WIDTH, **positions},
         },
