@@ -99,10 +99,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     torch = next((row["torch"] for row in measured.values()), "not measured")
+    commits = " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
     lines += [
         "",
-        f"{about['device']}, one thread, PyTorch {torch}; {about['rounds']} rounds of {about['updates']} updates after "
-        f"{about['warmup']}; {about['date']}; commit {about['commit']}; load {about['load']} on {about['cores']} cores",
+        f"{about['device']}, one thread, PyTorch {torch}; rounds: {about['rounds']}, of {about['updates']} updates "
+        f"after {about['warmup']}; {about['date']}; commit {commits}; load {about['load']} on {about['cores']} cores",
     ]
     return "\n".join(lines) + "\n"
 
