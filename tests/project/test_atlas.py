@@ -194,7 +194,7 @@ def test_languages_that_gain_significantly_are_those_in_bold(results):
     table = relative.relative_table(tuned, "PSH", [shared.PLACEBO, "linear"])
     gaining = {row[0] for row in table.rows if row[2].startswith("**+")}
     claim = " ".join(page.page(results).partition("**How to")[0].split())
-    named = re.search(r"((?:\w+ \([+-][\d.]+\)[, and]*)+)gain significantly", claim)
+    named = re.search(r"((?:\w+ \([+-][\d.]+\)[, and]*)+)gains? significantly", claim)
     assert named is None or set(re.findall(r"[A-Z]\w+(?= \()", named[1])) == gaining
     both = [
         [relative.beside(of["relative"], "PSH")["gain"][0] for of in one["languages"].values()]
