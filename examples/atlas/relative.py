@@ -87,7 +87,8 @@ def over_languages(main: Mapping[str, Any], system: str, metric: str) -> list[fl
     gains = [beside(main["languages"][name]["relative"], system, metric)["gain"][0] for name in languages]
     tested = stats.ttest_1samp(gains, 0.0)
     interval = tested.confidence_interval()
-    return [fmean(gains), float(interval.low), float(interval.high), float(tested.pvalue)]
+    # the gains have four digits, and so has the mean in the table
+    return [round(fmean(gains), 4), float(interval.low), float(interval.high), float(tested.pvalue)]
 
 
 def seeds_of(mean: Mapping[str, Any], system: str, control: str | None) -> int:
