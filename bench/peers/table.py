@@ -86,12 +86,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         if "missing" in row:
             lines.append(f"| {title} | – | {row['missing'].replace('|', '/')} | | | | | |")
             continue
-        ratio = row["tokens_per_second"] / measured["fairseq"]["tokens_per_second"] if "fairseq" in measured else None
+        speeds, plain = (of.get("tokens_per_second_of_rounds", []) for of in (row, measured.get("fairseq", {})))
+        # Of each round: the two are measured minutes apart, and the rounds at other loads of the machine.
+        ratios = [one / other for one, other in zip(speeds, plain)]
         cells = [
             title,
             row["version"],
-            f"{row['tokens_per_second']:,.0f}{spread(row['tokens_per_second_of_rounds'], 0)}",
-            f"{ratio:.2f}" if ratio else "–",
+            f"{row['tokens_per_second']:,.0f}{spread(speeds, 0)}",
+            f"{statistics.median(ratios):.2f}{spread(ratios, 2)}" if ratios else "–",
             f"{row['tokens_per_update']:,}",
             f"{row['training_mb']:,} MB",
             f"{row['search_seconds']:.1f} s{spread(row['search_seconds_of_rounds'], 1)}",
@@ -110,7 +112,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def spread(values: Sequence[float], digits: int) -> str:
     """The lowest and the highest of several values, in brackets."""
-    return f" ({min(values):,.{digits}f} to {max(values):,.{digits}f})" if len(values) > 1 else ""
+    return f" ({min(values):,.{digits}f} to {max(values):,.{digits}f})" if len(set(values)) > 1 else ""
 
 
 def renew(page: Path, made: str) -> None:

@@ -180,7 +180,7 @@ def test_the_table_of_peers_has_medians_ratios_and_what_is_missing(tmp_path):
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in made.splitlines()[2:6]]
     assert [len(line) for line in lines] == [8] * 4
     assert [line[2:5] for line in lines] == [
-        ["3,750 (3,000 to 6,000)", "2.50", "1,500"],
+        ["3,750 (3,000 to 6,000)", "2.00 (2.00 to 5.00)", "1,500"],
         ["1,500 (750 to 3,000)", "1.00", "1,500"],
         ["failed in search: a / b", "", ""],
         ["500", "0.33", "1,000"],
