@@ -7,8 +7,8 @@ third of all that an update of the base Transformer starts on a GPU. The numbers
 With ``--amp``, gradients are divided once by the scale that the loss was multiplied by. fairseq divides them when it
 computes their norm, and again when it updates: it names the optimizer to PyTorch's scaler once without its wrapper and
 once with it, and the scaler takes these for two. Adam's steps do not depend on the scale but for ``--adam-eps``, which
-weighs 128 times as much as it says, and twice as much as before after each 2,000 updates, when the scale grows; other
-optimizers take steps that are as much too short.
+has 128 times its effect, doubled with every 2,000 updates, when the scale grows; other optimizers take steps that are
+as much too short.
 """
 
 from __future__ import annotations

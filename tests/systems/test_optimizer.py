@@ -136,3 +136,8 @@ def test_amp_divides_gradients_by_the_scale_once(clips, monkeypatch):
             assert float(optimizer.clip_grad_norm(0.0)) == pytest.approx(20**0.5)
         optimizer.step()
     assert weight.tolist() == [1.0, -5.0]
+    optimizer.backward((weight * torch.inf).sum())
+    if clips:
+        assert not optimizer.clip_grad_norm(0.0).isfinite()
+    optimizer.step()
+    assert weight.tolist() == [1.0, -5.0] and optimizer.scaler.get_scale() == 64, "too large: no step, half the scale"
