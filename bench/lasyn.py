@@ -59,7 +59,9 @@ def generation(system: str, length: int = 20, by_fairseq: bool = False, **option
         setattr(task.cfg, name, value)
     (sample,) = training.batches(task, "test", 1, 1000)
     sharpen(model)
-    generator = task.build_generator([model.eval()], Namespace(beam=4, max_len_b=length, min_len=length))
+    options_of_search = Namespace(beam=4, max_len_b=length, min_len=length)
+    model.eval().prepare_for_inference_(Namespace(generation=options_of_search))  # as in translate
+    generator = task.build_generator([model], options_of_search)
     if by_fairseq:
         search_as_fairseq(generator, model, task.target_dictionary)
 

@@ -11,16 +11,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 from fairseq import ngram_repeat_block, search, sequence_generator
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
+
+from fairseq_syntax.compat.decoder_steps import DecoderSteps, is_plain_attention
+from fairseq_syntax.compat.packed_weights import PackedWeights
 
 _NORMALIZED = ("get_normalized_probs", "get_normalized_probs_scriptable")
 PARTS = 8  # the number of lines into which a long row is folded
 SHARED = 4  # sentences of a batch from which on their hypotheses share a source: it takes more operations
 
-_in_search: WeakKeyDictionary[Any, Any] = (
-    WeakKeyDictionary()
-)  # for each module whose rows may share, the lock of a search
+# For each decoder whose rows may share sources, the lock of a search.
+_in_search: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def has_heap(x: Tensor) -> bool:
@@ -172,7 +173,9 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         self._rows = self._each = 0
         self._with_state: list[list[Any]] = []
         self._over_source: list[Any] = []
+        self._locks: list[Any] = []
         self._is_softmax = [ends_in_a_softmax(model) for model in models]
+        self._weights, self._steps = PackedWeights(models), DecoderSteps(models)
 
     def forward_encoder(self, net_input: dict[str, Any]) -> list[Any]:
         """Encode a batch, and start its search."""
@@ -180,26 +183,39 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         decoders = [model.decoder for model in self.models] if self.has_incremental_states() else []
         named = "reorder_incremental_state"
         self._with_state = [[module for module in of.modules() if hasattr(module, named)] for of in decoders]
-        over_source = {module for part in self._with_state for module in part if can_share(module)}
-        self._over_source = sorted(over_source, key=id)  # in one order, so that searches do not wait for each other
-        for module in self._over_source:
-            _in_search.setdefault(module, RLock())
+        self._over_source = []
+        locks = []
+        for decoder, modules in zip(decoders, self._with_state):
+            over_source = [m for m in modules if can_share(m) and (m.beam_size == 1 or decoder in _in_search)]
+            if over_source:
+                locks.append(_in_search.setdefault(decoder, RLock()))
+                self._over_source += over_source
+        self._locks = sorted(locks, key=id)  # in one order, so that searches do not wait for each other
+        self._weights.update()
+        self._steps.update(self.keeps_attention)
         self._sentences = len(net_input["src_tokens"]) if "src_tokens" in net_input else 0
         return super().forward_encoder(net_input)
 
     @contextmanager
-    def sharing_sources(self) -> Iterator[None]:
-        """A context in which the hypotheses of a sentence share the keys and values of its source.
+    def in_search(self) -> Iterator[None]:
+        """A context of a step, in which decoders do what only a search can ask of them.
 
-        Only while a search reads them: attention that is told of a beam takes every batch for one of such hypotheses.
-        Searches with one model in several threads take turns.
+        The hypotheses of a sentence share the keys and values of its source: attention that is told of a beam takes
+        every batch for one of such hypotheses. Searches with one model in several threads take turns. Large weights
+        are those packed for a search, and plain layers take steps.
         """
-        with ExitStack() as searching:
-            for module in self._over_source:
-                searching.enter_context(_in_search[module])
-                searching.callback(setattr, module, "beam_size", 1)
-                module.beam_size = self._each
-            yield
+        with self._weights.in_use(), self._steps.in_use(), ExitStack() as searching:
+            for lock in self._locks:
+                searching.enter_context(lock)
+            # Not by setattr, with which a module takes as long as some of its operations.
+            shared = [module.__dict__ for module in self._over_source] if self._each > 1 else []
+            try:
+                for attributes in shared:
+                    attributes["beam_size"] = self._each
+                yield
+            finally:
+                for attributes in shared:
+                    attributes["beam_size"] = 1
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
         """See the base class.
@@ -214,7 +230,7 @@ class EnsembleModel(sequence_generator.EnsembleModel):
 
     def reorder_incremental_state(self, incremental_states: list[Any], new_order: Tensor) -> None:
         """See the base class."""
-        with self.sharing_sources():
+        with self.in_search():
             for state, modules in zip(incremental_states, self._with_state):
                 for module in modules:
                     module.reorder_incremental_state(state, new_order)
@@ -227,7 +243,7 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         Args:
             tokens: [R, T] int64, the hypotheses so far, of which decoders with a state read the last token
         """
-        with self.sharing_sources():
+        with self.in_search():
             if self._is_softmax == [True] and has_heap(tokens):
                 with_state = {"incremental_state": incremental_states[0]} if self.has_incremental_states() else {}
                 encoded = encoder_outs[0] if self.has_encoder() else None
@@ -240,17 +256,8 @@ class EnsembleModel(sequence_generator.EnsembleModel):
 
 
 def can_share(module: Any) -> bool:
-    """Whether a module is fairseq's attention to a source, whose keys and values rows of one sentence can share.
-
-    Learned keys and values (``--add-bias-kv``) are added for each row, and a beam that is known already is another's.
-    """
-    if not isinstance(module, MultiheadAttention):
-        return False
-    if not getattr(module, "searches_as_fairseq", type(module).forward is MultiheadAttention.forward):
-        return False
-    of_source = module.encoder_decoder_attention and not module.self_attention
-    is_free = module.beam_size == 1 or module in _in_search
-    return of_source and module.bias_k is None and not module.add_zero_attn and is_free
+    """Whether a module is fairseq's attention to a source, whose keys and values rows of one sentence can share."""
+    return is_plain_attention(module) and module.encoder_decoder_attention and not module.self_attention
 
 
 def ends_in_a_softmax(model: Any) -> bool:

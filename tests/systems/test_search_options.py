@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import option_ledger
 import pytest
@@ -19,6 +20,7 @@ from tiny_syntax import tiny_model
 from toy_data import fairseq
 from untrained import untrained
 
+from fairseq_syntax.compat import decoder_steps, packed_weights
 from fairseq_syntax.compat.search import can_share, checked_at_once, ends_in_a_softmax, last_attention, log_softmax_
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.base_translator import SEARCH_OPTIONS
@@ -317,6 +319,93 @@ def test_searches_with_one_model_in_several_threads_find_what_each_finds_alone(s
     expected = [found(batch) for batch in batches]
     with ThreadPoolExecutor(len(batches)) as threads:
         assert list(threads.map(found, batches)) == expected
+
+
+@pytest.mark.skipif(not packed_weights.has_packing(), reason="needs oneDNN's layouts of weights")
+def test_a_search_multiplies_by_packed_weights_that_are_those_of_the_model(search, monkeypatch):
+    """They are packed once for all searches, and again for new weights; training and other code never meet them."""
+    products, packings = Mock(wraps=packed_weights.multiplied), Mock(wraps=packed_weights.reordered)
+    monkeypatch.setattr(packed_weights, "multiplied", products)
+    monkeypatch.setattr(packed_weights, "reordered", packings)
+    made = untrained(search.data, "transformer", "--dropout", "0.2", sure=3.0)
+    layers = [module for module in made.model.decoder.modules() if type(module) is torch.nn.Linear]
+
+    def found(smallest: int) -> tuple[list, list[float]]:
+        products.reset_mock(), packings.reset_mock()
+        monkeypatch.setattr(packed_weights, "SMALLEST", smallest)
+        generator = made.task.build_generator([made.model], Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+        hypotheses = made.task.inference_step(generator, [made.model], search.batch)
+        assert not any("forward" in layer.__dict__ for layer in layers)
+        return words_of(hypotheses), [float(h["score"]) for best in hypotheses for h in best]
+
+    def same(one: tuple[list, list], other: tuple[list, list]) -> bool:
+        return one[0] == other[0] and one[1] == pytest.approx(other[1], rel=1e-5)
+
+    found(1)
+    assert not products.called and not packings.called  # training may follow
+    made.model.prepare_for_inference_(Namespace(generation=Namespace(beam=BEAM)))
+    expected = found(1 << 30)
+    assert not products.called
+    for times in (len(layers), 0):
+        assert same(found(1), expected) and packings.call_count == times and products.call_count > LONGEST
+    state = made.model.state_dict()
+    rolled = {name: weight.roll(1, 0) for name, weight in state.items() if "out_proj" in name or "fc" in name}
+    made.model.load_state_dict({**state, **rolled})
+    renewed = found(1)
+    assert packings.call_count == len(layers)
+    assert not same(renewed, expected) and same(renewed, found(1 << 30))
+    made.model.double()
+    assert same(found(1), renewed) and not products.called
+
+
+@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize(
+    ("arch", "arguments"),
+    [
+        ("transformer", ""),
+        ("transformer", "--decoder-normalize-before --activation-fn gelu"),
+        ("lasyn_transformer", "--latent-values 3"),
+        ("pascal_transformer", "--decoder-normalize-before"),
+    ],
+)
+def test_plain_layers_take_steps_that_give_what_the_layers_give(search, monkeypatch, arch, arguments, attention):
+    """In batches, whose sources are padded, and for one sentence; not if something was added to a layer."""
+    made = untrained(search.data, arch, *arguments.split(), sure=3.0)
+    made.task.load_dataset("test")
+    dataset = made.task.dataset("test")
+    batches = [dataset.collater([dataset[i] for i in sentences]) for sentences in (range(5), [0])]
+    layers = made.model.decoder.layers
+    taken = []
+    over_past = decoder_steps.AttentionStep.over_past
+
+    def found(usual: bool) -> list[list[list[dict]]]:
+        taken.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(decoder_steps, "is_watched", lambda _: True) if usual else None
+            generator = made.task.build_generator([made.model], Namespace(beam=BEAM, max_len_a=0, max_len_b=LONGEST))
+            generator.model.keeps_attention = attention
+            return [made.task.inference_step(generator, [made.model], batch) for batch in batches]
+
+    def counted(self, x, saved):
+        taken.append(x.size(1))
+        return over_past(self, x, saved)
+
+    monkeypatch.setattr(decoder_steps.AttentionStep, "over_past", counted)
+    usual = found(True)
+    assert not taken
+    for hooked in (False, True):
+        hook = layers[0].fc1.register_forward_hook(lambda *_: None) if hooked else None
+        steps = found(False)
+        # The last layer's attention is fairseq's; so is each layer's first step.
+        plain = len(layers) - hooked - attention
+        assert len(taken) >= plain * LONGEST if plain else not taken
+        for one, other in zip(*(itertools.chain(*itertools.chain(*each)) for each in (usual, steps)), strict=True):
+            assert one["tokens"].tolist() == other["tokens"].tolist()
+            assert float(one["score"]) == pytest.approx(float(other["score"]), rel=1e-5)
+            torch.testing.assert_close(one["attention"], other["attention"])
+        assert not any("forward" in layer.__dict__ for layer in layers)
+        if hook is not None:
+            hook.remove()
 
 
 @pytest.mark.parametrize("arch", ["transformer", "pascal_transformer", "lasyn_transformer"])

@@ -78,7 +78,7 @@ class LatentEnsemble(EnsembleModel):
         if tokens.size(1) > 1:
             self._extend_tags(tokens[:, -1])
         step = tokens.size(1) - 1
-        with self.sharing_sources():
+        with self.in_search():
             hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
         template_tags = None if self._template_tags is None else self._template_tags[:, step]
         if template_tags is None or self._open[step]:
