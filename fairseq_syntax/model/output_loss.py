@@ -47,23 +47,65 @@ def chunk_size(device: torch.device, n_words: int) -> int:
     return max(256, thresholds(device).scratch // n_words)
 
 
+class GradientProducts:
+    """The gradients by h [N, C] and W [V, C] of a loss of the logits ``A = h W^T``, from that by A, chunk by chunk.
+
+    Sums are in float32 (float64 for float64). In half precision, NVIDIA's GPUs sum products in float32 at many times
+    the speed of products of float32, so there the gradient by A is rounded to the precision of the logits.
+
+    Attributes:
+        by_features: [N, C], or None if not wanted; rows of which nothing was added are undefined
+        by_weight: [V, C], or None if not wanted
+    """
+
+    def __init__(
+        self, features: Tensor, weight: Tensor, dtype: torch.dtype, of_features: bool = True, of_weight: bool = True
+    ) -> None:
+        self._wide = torch.promote_types(dtype, torch.float32)
+        self._halves = dtype != self._wide and features.is_cuda and FLOAT32_PRODUCTS
+        # float16 has nothing between 6e-8 and 0.
+        self._scale = 2.0**10 if self._halves and dtype == torch.float16 else 1.0
+        self._weight = weight.to(dtype if self._halves else self._wide)
+        self.by_features = torch.empty_like(features, dtype=self._wide) if of_features else None
+        self.by_weight = torch.zeros_like(weight, dtype=self._wide) if of_weight else None
+
+    def add(self, rows: slice, grad_logits: Tensor, h: Tensor, scratch: Tensor) -> None:
+        """Take the gradient by the logits [n, V] of the features ``h`` [n, C] at ``rows``.
+
+        ``scratch`` is [n, V] in the precision of the logits, and may be overwritten.
+        """
+        if not self._halves:
+            if self.by_features is not None:
+                torch.mm(grad_logits, self._weight, out=self.by_features[rows])
+            if self.by_weight is not None:
+                self.by_weight.addmm_(grad_logits.t(), h.to(self._wide))
+            return
+        grad_logits = torch.mul(grad_logits, self._scale, out=scratch)
+        if self.by_features is not None:
+            product = torch.mm(grad_logits, self._weight, out_dtype=self._wide)
+            torch.mul(product, 1 / self._scale, out=self.by_features[rows])
+        if self.by_weight is not None:
+            self.by_weight.add_(torch.mm(grad_logits.t(), h, out_dtype=self._wide), alpha=1 / self._scale)
+
+    def subtract_from_each(self, number: float, sum_features: Tensor, sum_weight: Tensor) -> None:
+        """Subtract a number from each element of the gradient by A, whose products are sums over rows [C]."""
+        if self.by_features is not None:
+            self.by_features -= number * sum_weight
+        if self.by_weight is not None:
+            self.by_weight -= number * sum_features
+
+
 class _OutputLossFunction(torch.autograd.Function):
     """Computes the loss and, if requested, its gradients by features, weight and bias."""
 
     @staticmethod
     def forward(ctx, features, weight, bias, target, smoothing, dtype, chunk, differentiate, count):
-        wide = torch.promote_types(dtype, torch.float32)  # of all sums, and of the products that make gradients
+        wide = torch.promote_types(dtype, torch.float32)  # of all sums
         n_positions, n_words = len(features), len(weight)
         off, on = smoothing_weights(smoothing, n_words)
-        # In half precision, NVIDIA's GPUs sum products in float32 at many times the speed of products of float32.
-        # float16 is scaled, since it has nothing between 6e-8 and 0.
-        halves = dtype != wide and features.is_cuda and FLOAT32_PRODUCTS
-        scale = 2.0**10 if halves and dtype == torch.float16 else 1.0
         narrow_weight = weight.to(dtype)
-        wide_weight = weight.to(wide) if not halves else narrow_weight
         of_features, of_weight, of_bias = (differentiate and needed for needed in ctx.needs_input_grad[:3])
-        grad_features = torch.empty_like(features, dtype=wide) if of_features else None
-        grad_weight = torch.zeros_like(weight, dtype=wide) if of_weight else None
+        grads = GradientProducts(features, weight, dtype, of_features, of_weight)
         grad_bias = torch.zeros_like(bias, dtype=wide) if of_bias else None
         target = target[:, None]
         target_logits = features.new_empty((n_positions, 1), dtype=dtype)
@@ -91,18 +133,7 @@ class _OutputLossFunction(torch.autograd.Function):
             grad_logits = scores.exp_().scatter_add_(1, y, minus_on[rows])
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(dim=0)
-            if halves:
-                grad_logits = torch.mul(grad_logits, scale, out=logits)
-                if grad_features is not None:
-                    product = torch.mm(grad_logits, narrow_weight, out_dtype=wide)
-                    torch.mul(product, 1 / scale, out=grad_features[rows])
-                if grad_weight is not None:
-                    grad_weight.add_(torch.mm(grad_logits.t(), h, out_dtype=wide), alpha=1 / scale)
-                continue
-            if grad_features is not None:
-                torch.mm(grad_logits, wide_weight, out=grad_features[rows])
-            if grad_weight is not None:
-                grad_weight.addmm_(grad_logits.t(), h.to(wide))
+            grads.add(rows, grad_logits, h, logits)
 
         nll = -target_scores.sum()
         loss = on * nll
@@ -113,14 +144,11 @@ class _OutputLossFunction(torch.autograd.Function):
             if bias is not None:
                 logits_sum += n_positions * bias.sum(dtype=wide)
             loss += off * (n_words * norms - logits_sum)
-            if grad_features is not None:
-                grad_features -= off * sum_weight
-            if grad_weight is not None:
-                grad_weight -= off * sum_features
+            grads.subtract_from_each(off, sum_features, sum_weight)
             if grad_bias is not None:
                 grad_bias -= off * n_positions
         ctx.dtypes = features.dtype, weight.dtype, bias.dtype if bias is not None else None
-        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
+        ctx.save_for_backward(grads.by_features, grads.by_weight, grad_bias)
         ctx.mark_non_differentiable(nll, correct)
         return loss, nll, correct
 

@@ -229,6 +229,41 @@ def test_half_precision_sums_are_float32(dtype):
     torch.testing.assert_close(h.grad.double(), expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_gpu_rounds_the_gradient_by_the_logits_too(dtype, smoothing):
+    """Once, relative to each element, also to those below the smallest of float16, and not the constant of smoothing.
+
+    The expected gradients are those of the literal loss, whose logits are rounded where the layer's product is.
+    """
+    (h, w, e, p), y = layer(scale=2.0, dtype=dtype)
+    scale, gpu = 2.0**12, torch.device("cuda")
+    on_gpu = [t.detach().to(gpu).requires_grad_() for t in (h, w, e)]
+    prior = torch.log_softmax((h @ p.t()).detach().float(), dim=1)
+    got = em_loss(*on_gpu, prior.to(gpu), y.to(gpu), smoothing, chunk=3)
+    (got.loss * scale).backward()
+
+    logits = (on_gpu[0] @ on_gpu[1].t()).detach().cpu().double().requires_grad_()
+    tags = (e.double() @ w.double().t()).detach().requires_grad_()
+    log_words = torch.stack([(logits + tag).log_softmax(dim=1) for tag in tags], dim=1)  # [N, Z, V]
+    at_target = log_words[range(N), :, y]
+    gamma = torch.softmax(at_target.detach() + prior.double(), dim=1)
+    off = smoothing / (V - 1)
+    on = 1 - smoothing - off if smoothing else 1.0
+    (-(gamma * (on * at_target + off * log_words.sum(dim=2))).sum() * scale).backward()
+    slopes, through_tags = logits.grad, tags.grad.t() @ e.double()
+    rounding = 2 * torch.finfo(dtype).eps * (slopes.abs() + scale * off)
+    rounding[range(N), y] += 1e-7 * scale  # the target's share is subtracted in float32
+    assert smoothing or (slopes / scale).abs().min() < 6e-8
+    for tensor, by, bound, other, more in (
+        (on_gpu[0], slopes, rounding, w.double(), 0 * h.double()),
+        (on_gpu[1], slopes.t(), rounding.t(), h.double(), through_tags),
+    ):
+        error = (tensor.grad.cpu().double() - by @ other - more).abs()
+        assert (error <= bound @ other.abs() + 2 * torch.finfo(dtype).eps * more.abs() + 1e-5).all()
+
+
 def test_mixed_precision_does_not_round_the_sums():
     tensors, y = layer(far_apart=40.0)
     expected = ours(tensors, y)

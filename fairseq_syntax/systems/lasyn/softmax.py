@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_syntax.model.devices import full_precision, thresholds
-from fairseq_syntax.model.output_loss import chunk_size, smoothing_weights
+from fairseq_syntax.model.output_loss import GradientProducts, chunk_size, smoothing_weights
 
 # Products below this are recomputed. Each term lost by underflow is below 1.2e-38, so with fewer than a million words
 # the lost terms are less than 2e-7 of any product above it.
@@ -150,27 +150,29 @@ class _EMLossFunction(torch.autograd.Function):
         ctx.dtypes = hidden.dtype, weight.dtype, embed.dtype
         n_words = weight.size(0)
         dtype = log_prior.dtype
-        # The products for gradients are computed in `dtype`, since elements of dA would underflow in half precision.
         weight32, embed32, weight = weight.to(dtype), embed.to(dtype), weight.to(hidden.dtype)
         off, on = smoothing_weights(smoothing, n_words)
         # All logits are relative to their row's maximum, which does not change probabilities.
         tags, exp_tags, by_word, safe = tag_tables(weight32, embed32)
         tag_sum = tags.sum(dim=1) if smoothing else None
+        sum_weight = weight32.sum(dim=0)
         no_pairs = torch.empty(0, 2, dtype=torch.long, device=tags.device)
 
         loss, nll, gamma = [], torch.empty_like(log_prior[:, 0]), torch.empty_like(log_prior)
         if differentiate:
-            grad_hidden = torch.empty_like(hidden, dtype=dtype)
-            grad_weight = torch.zeros_like(weight32)
+            grads = GradientProducts(hidden, weight, hidden.dtype)
             grad_products, grad_targets = torch.zeros_like(tags), torch.zeros_like(by_word)
 
+        scratch = hidden.new_empty((min(chunk, len(hidden)), n_words))
+        wide_scratch = scratch if hidden.dtype == dtype else torch.empty_like(scratch, dtype=dtype)
         for start in range(0, len(hidden), chunk):
             rows = slice(start, min(start + chunk, len(hidden)))
             h, y = hidden[rows], target[rows]
-            exps = torch.mm(h, weight.t()).to(dtype)  # A; overwritten below by its exponential
-            exps.sub_(exps.amax(dim=1, keepdim=True))
+            narrow = torch.mm(h, weight.t(), out=scratch[: len(h)])
+            peak = narrow.amax(dim=1, keepdim=True).to(dtype)
+            exps = torch.sub(narrow, peak, out=wide_scratch[: len(h)])  # A; overwritten below by its exponential
             at_target = exps.gather(1, y[:, None])
-            word_sum = exps.sum(dim=1, keepdim=True) if smoothing else None
+            word_sum = (h.to(dtype) @ sum_weight)[:, None] - n_words * peak if smoothing else None
             exps.exp_()
             product = exps @ exp_tags.t()  # [chunk, Z]
             pairs = no_pairs if safe else untrusted_pairs(product)
@@ -213,19 +215,17 @@ class _EMLossFunction(torch.autograd.Function):
                 grad_logits.index_add_(0, i, part)
                 # grad_products is multiplied by exp_tags at the end, which may be 0 even if this part is not.
                 grad_targets.index_add_(1, j, part.t())
-            if smoothing:
-                grad_logits.sub_(off)
             grad_logits.scatter_add_(1, y[:, None], torch.full_like(at_target, -on))
             grad_targets.index_add_(0, y, posterior, alpha=-on)
-            torch.mm(grad_logits, weight32, out=grad_hidden[rows])
-            grad_weight.addmm_(grad_logits.t(), h.to(dtype))
+            grads.add(rows, grad_logits, h, narrow)
 
         if differentiate:
             grad_tags = grad_products.mul_(exp_tags).add_(grad_targets.t())
             if smoothing:
+                grads.subtract_from_each(off, hidden.sum(dim=0, dtype=dtype), sum_weight)
                 grad_tags.sub_(off * gamma.sum(dim=0)[:, None])
-            grad_weight.addmm_(grad_tags.t(), embed32)
-            ctx.save_for_backward(grad_hidden, grad_weight, grad_tags @ weight32, gamma)
+            grads.by_weight.addmm_(grad_tags.t(), embed32)
+            ctx.save_for_backward(grads.by_features, grads.by_weight, grad_tags @ weight32, gamma)
         ctx.mark_non_differentiable(nll, gamma)
         # Without positions, the loss is an empty sum of the right type and device.
         return torch.stack(loss).sum() if loss else nll.sum(), nll, gamma
