@@ -22,6 +22,8 @@ from fairseq_syntax.model.devices import full_precision
 from fairseq_syntax.model.fused_attention import plain_attention
 from fairseq_syntax.model.window_factors import window_factor_attention
 
+CACHED = 1 << 19  # scores of a part of a batch, 2 MiB in float32
+
 
 class FactorTerm(ScoreTerm):
     """``S ⊙ P`` on the first heads of a layer, or ``S + P``.
@@ -67,24 +69,39 @@ class _DenseFactorAttention(torch.autograd.Function):
     ) -> Tensor:
         with full_precision(q):
             factor = factor.to(q.dtype)
-            weights = q @ k.transpose(2, 3)
-            scaled = weights[:, heads]
-            scaled.add_(factor) if add else scaled.mul_(factor)
-            if mask is not None:
-                weights.masked_fill_(mask, float("-inf"))
-            # PyTorch's softmax sums half precision in float32.
-            torch.softmax(weights, dim=3, out=weights)
+            weights = q.new_empty((*q.shape[:3], k.size(2)))
+            out = v.new_empty((*q.shape[:3], v.size(3)))
+            for rows in _parts(weights):
+                part = torch.matmul(q[rows], k[rows].transpose(2, 3), out=weights[rows])
+                scaled = part[:, heads]
+                scaled.add_(factor[rows]) if add else scaled.mul_(factor[rows])
+                if mask is not None:
+                    part.masked_fill_(mask[rows], float("-inf"))
+                # PyTorch's softmax sums half precision in float32.
+                torch.softmax(part, dim=3, out=part)
+                torch.matmul(part, v[rows], out=out[rows])
             ctx.save_for_backward(q, k, v, weights, *(() if add else (factor,)))
             ctx.heads = heads
-            return weights @ v
+            return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, *factor = ctx.saved_tensors
-        grad_v = weights.transpose(2, 3) @ grad
-        grad_weights = grad @ v.transpose(2, 3)
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, 3, weights.dtype, grad_input=grad_weights)
-        if factor:
-            grad_scores[:, ctx.heads].mul_(factor[0])
-        return grad_scores @ k, grad_scores.transpose(2, 3) @ q, grad_v, None, None, None, None
+        parts = []
+        for rows in _parts(weights):
+            weights_part, grad_part = weights[rows], grad[rows]
+            grad_v = weights_part.transpose(2, 3) @ grad_part
+            slopes = grad_part @ v[rows].transpose(2, 3)
+            slopes = torch._softmax_backward_data(slopes, weights_part, 3, weights.dtype, grad_input=slopes)
+            if factor:
+                slopes[:, ctx.heads].mul_(factor[0][rows])
+            parts.append((slopes @ k[rows], slopes.transpose(2, 3) @ q[rows], grad_v))
+        grads = parts[0] if len(parts) == 1 else [torch.cat(of_all) for of_all in zip(*parts)]
+        return *grads, None, None, None, None
+
+
+def _parts(scores: Tensor) -> list[slice]:
+    """The batch in parts whose scores [B, H, T, S] stay in a processor's cache; on a GPU the whole batch."""
+    each = max(1, CACHED // max(1, scores[0].numel())) if scores.device.type == "cpu" else len(scores)
+    return [slice(start, start + each) for start in range(0, len(scores), each)]

@@ -1,6 +1,7 @@
 """PASCAL: Equations 2 and 3 by loops, an encoder layer by loops, and the same numbers in any batch."""
 
 import io
+import itertools
 import math
 import random
 from argparse import Namespace
@@ -17,7 +18,7 @@ from random_parses import EOS, PAD, Line, batch, flat, pad, random_line
 from tiny_syntax import encode, sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model import window_factors
+from fairseq_syntax.model import dense_factors, window_factors
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.dense_factors import FactorTerm
 from fairseq_syntax.model.heads import Step
@@ -258,13 +259,15 @@ def check_form(term, inputs, gradient, padding):
 @pytest.mark.parametrize(
     "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
 )
-def test_the_form_in_one_operation_is_the_dense_form(options, left):
-    """With its gradients, for two of three heads, of strided tensors as projections make them."""
+def test_the_form_in_one_operation_is_the_dense_form(options, left, monkeypatch):
+    """With its gradients, for two of three heads, of strided tensors as projections make them, in parts or at once."""
     lines = LINES[:4]
     syntax = batch(lines, left)
     inputs = [torch.randn(syntax.size[1], 4, 3, 8, dtype=torch.float64).permute(1, 2, 0, 3) for _ in range(3)]
     gradient = torch.randn_like(inputs[0])
-    for padding in (pad(lines, left).eq(PAD), None):
+    scores = 3 * syntax.size[1] ** 2
+    for padding, cached in itertools.product((pad(lines, left).eq(PAD), None), (1, 3 * scores, 4 * scores)):
+        monkeypatch.setattr(dense_factors, "CACHED", cached)
         check_form(scaling(2, **options).train().term(Step.of(syntax), 0), inputs, gradient, padding)
 
 
