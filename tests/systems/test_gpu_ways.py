@@ -197,10 +197,11 @@ def test_nccl_with_as_many_processes_as_devices(joined):
 
 
 @pytest.mark.matrix(1)
+@pytest.mark.parametrize(("more", "rounding"), [("", 1), ("--amp --fp16-init-scale 4", 100)])
 @pytest.mark.parametrize("row", DISTINCT)
-def test_two_devices_train_as_one_with_the_joined_batch(two_gpus, row, tmp_path):
+def test_two_devices_train_as_one_with_the_joined_batch(two_gpus, row, more, rounding, tmp_path):
     """Parameters and figures."""
-    ways.one_of_four(two_gpus, row, tmp_path)
+    ways.one_of_four(two_gpus, row, tmp_path, more, rounding)
 
 
 @several_devices
