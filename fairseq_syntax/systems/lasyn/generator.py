@@ -80,6 +80,10 @@ class LatentEnsemble(EnsembleModel):
         step = tokens.size(1) - 1
         with self.in_search():
             hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
+            scores = self._scores(hiddens, step, temperature)
+        return checked_at_once(scores), attention if self.keeps_attention else None
+
+    def _scores(self, hiddens: list[Tensor], step: int, temperature: float) -> Tensor:
         template_tags = None if self._template_tags is None else self._template_tags[:, step]
         if template_tags is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
@@ -90,7 +94,7 @@ class LatentEnsemble(EnsembleModel):
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)], temperature)
             scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
-        return checked_at_once(scores), attention if self.keeps_attention else None
+        return scores
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
         """log P(z | y) [..., Z] in the last step, for words y [...] int64 after the rows [...] int64."""
