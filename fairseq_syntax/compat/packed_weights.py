@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SMALLEST = 1 << 18  # elements of a weight from which on the other call pays
+MOST = 1 << 27  # elements of all packed weights of a process, 512 MiB
 
 
 class Packed(NamedTuple):
@@ -35,13 +36,15 @@ class PackedWeights:
     """The large weights of decoders on a CPU in float32, packed when a search starts.
 
     Only those of models that were prepared for inference, since training changes parameters without a trace. They are
-    kept beside the models' own, and made anew if a model was moved, converted or loaded meanwhile.
+    kept beside the models' own, the largest first and not more than :data:`MOST`, and made anew if a model was moved,
+    converted or loaded meanwhile.
     """
 
     def __init__(self, models: list[Any]) -> None:
         decoders = [model.decoder for model in models if hasattr(model, "decoder") and is_prepared(model)]
         modules = dict.fromkeys(module for decoder in decoders for module in decoder.modules())
-        self._layers = [m for m in modules if type(m) is nn.Linear and m.weight.numel() >= SMALLEST]
+        large = [m for m in modules if type(m) is nn.Linear and m.weight.numel() >= SMALLEST]
+        self._layers = sorted(large, key=lambda layer: -layer.weight.numel())
 
     def update(self) -> None:
         """Pack the weights that are not packed, or not as they are now."""
@@ -51,7 +54,9 @@ class PackedWeights:
             if not fits(weight):
                 _packed.pop(layer, None)
             elif (packed := _packed.get(layer)) is None or packed.origin != origin:
-                _packed[layer] = Packed(reordered(weight), origin)
+                _packed.pop(layer, None)
+                if weight.numel() + sum(other.weight.numel() for other in _packed.values()) <= MOST:
+                    _packed[layer] = Packed(reordered(weight), origin)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

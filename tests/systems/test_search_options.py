@@ -348,6 +348,9 @@ def test_a_search_multiplies_by_packed_weights_that_are_those_of_the_model(searc
     made.model.prepare_for_inference_(Namespace(generation=Namespace(beam=BEAM)))
     expected = found(1 << 30)
     assert not products.called
+    with monkeypatch.context() as full:
+        full.setattr(packed_weights, "MOST", 0)
+        assert same(found(1), expected) and not packings.called and not products.called
     for times in (len(layers), 0):
         assert same(found(1), expected) and packings.call_count == times
         widths = Counter(call.args[1].size(0) for call in products.call_args_list)
