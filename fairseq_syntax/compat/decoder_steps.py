@@ -167,15 +167,16 @@ def is_watched(module: Any) -> bool:
 def is_plain(layer: Any) -> bool:
     """Whether a module is a decoder layer of fairseq's, without the options that a :class:`LayerStep` has not."""
     base = TransformerDecoderLayerBase
-    if not isinstance(layer, base) or type(layer).forward is not base.forward or layer.encoder_attn is None:
+    if not isinstance(layer, base) or layer.encoder_attn is None:
+        return False
+    if not all(is_fairseqs(getattr(type(layer), name), base) for name in ("forward", "residual_connection")):
         return False
     attentions = layer.self_attn, layer.encoder_attn
     if layer.cross_self_attention or not all(is_plain_attention(attention) for attention in attentions):
         return False
     linears = [layer.fc1, layer.fc2, *(getattr(of, name) for of in attentions for name in _PROJECTIONS)]
     return (
-        type(layer).residual_connection is base.residual_connection
-        and all(getattr(layer, name, None) is None for name in _OPTIONS)
+        all(getattr(layer, name, None) is None for name in _OPTIONS)
         and all(type(part) is nn.Linear for part in linears)
         and all(type(getattr(layer, name)) is nn.LayerNorm for name in _NORMS)
     )
@@ -185,4 +186,10 @@ def is_plain_attention(module: Any) -> bool:
     """Whether a module is fairseq's attention, without keys of its own (``--add-bias-kv``), which each row adds."""
     if not isinstance(module, MultiheadAttention) or module.bias_k is not None or module.add_zero_attn:
         return False
-    return getattr(module, "searches_as_fairseq", type(module).forward is MultiheadAttention.forward)
+    own = type(module).forward is not MultiheadAttention.forward and not getattr(module, "searches_as_fairseq", False)
+    return not own and is_fairseqs(MultiheadAttention.forward, MultiheadAttention)
+
+
+def is_fairseqs(method: Any, of: type) -> bool:
+    """Whether a method is the one that a class of fairseq has, which nobody has replaced or wrapped."""
+    return method.__module__ == of.__module__ and not hasattr(method, "__wrapped__")

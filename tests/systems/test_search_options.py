@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial, wraps
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,6 +18,8 @@ import pytest
 import torch
 from data_errors import data_error
 from fairseq.dataclass.configs import GenerationConfig
+from fairseq.modules import MultiheadAttention
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from tiny_syntax import tiny_model
 from toy_data import fairseq
 from untrained import untrained
@@ -413,6 +416,23 @@ def test_plain_layers_take_steps_that_give_what_the_layers_give(search, monkeypa
         assert not any("forward" in layer.__dict__ for layer in layers)
         if hook is not None:
             hook.remove()
+
+
+def test_layers_take_no_steps_past_what_a_user_has_patched(monkeypatch):
+    """A method of fairseq's classes, wrapped or replaced."""
+    layer = tiny_model("transformer").decoder.layers[0]
+    for of, name in (
+        (TransformerDecoderLayerBase, "forward"),
+        (TransformerDecoderLayerBase, "residual_connection"),
+        (MultiheadAttention, "forward"),
+    ):
+        assert decoder_steps.is_plain(layer)
+        usual = getattr(of, name)
+        with monkeypatch.context() as patched:
+            patched.setattr(of, name, wraps(usual)(partial(usual)))
+            assert not decoder_steps.is_plain(layer)
+            patched.setattr(of, name, partial(usual))
+            assert not decoder_steps.is_plain(layer)
 
 
 @pytest.mark.parametrize("arch", ["transformer", "pascal_transformer", "lasyn_transformer"])
