@@ -93,7 +93,6 @@ def updates(
     found: dict[str, dict[str, float]] = {}
     for row in names or options_of:
         gc.collect()  # or the last row's model may still count, which is in a circle of references
-        others = torch.cuda.memory_allocated()
         words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
         words += options_of[row].split()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
@@ -119,14 +118,14 @@ def updates(
                     trainer.train_step([sample])
             del trainer, model
         if only_peak:
-            found[row] = {"peak": passes.peak - others}
+            found[row] = {"peak": passes.peak}
             continue
         found[row] = {
             "tokens": sample["ntokens"],
             "length": sample["net_input"]["src_tokens"].size(1),
             "kernels": counts.kernels,
             "reads": counts.reads,
-            "peak": passes.peak - others,
+            "peak": passes.peak,
             **{device: seconds(counts.trace, device) for device in DEVICES},
             **{f"{device} without launches": seconds(counts.trace, device, 0.0) for device in DEVICES},
         }
