@@ -18,7 +18,7 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_syntax.compat.packed_weights import multiplied, packed_weight
+from fairseq_syntax.compat.packed_weights import is_in_use, multiplied, packed_weight
 
 _OPTIONS = ("c_attn", "attn_ln", "ffn_layernorm", "w_resid")
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
@@ -161,7 +161,7 @@ def is_watched(module: Any) -> bool:
     """Whether something was added to a part of a layer: a hook, dropout in inference, or another ``forward``."""
     hooks = module._forward_hooks or module._forward_pre_hooks
     drops = isinstance(module, FairseqDropout) and module.apply_during_inference
-    return bool(hooks) or drops or "forward" in module.__dict__
+    return bool(hooks) or drops or ("forward" in module.__dict__ and not is_in_use(module))
 
 
 def is_plain(layer: Any) -> bool:

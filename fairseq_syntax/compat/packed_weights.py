@@ -94,6 +94,12 @@ def multiplied(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
+def is_in_use(layer: Any) -> bool:
+    """Whether a search, in this thread or another, lets a layer multiply by its packed weight now."""
+    forward = layer.__dict__.get("forward")
+    return isinstance(forward, partial) and forward.func is product
+
+
 def packed_weight(layer: nn.Linear) -> Tensor | None:
     """A layer's packed weight, if it has one."""
     packed = _packed.get(layer)

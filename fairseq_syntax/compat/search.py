@@ -204,9 +204,9 @@ class EnsembleModel(sequence_generator.EnsembleModel):
         every batch for one of such hypotheses. Searches with one model in several threads take turns. Large weights
         are those packed for a search, and plain layers take steps.
         """
-        with self._weights.in_use(), self._steps.in_use(), ExitStack() as searching:
-            for lock in self._locks:
-                searching.enter_context(lock)
+        with ExitStack() as searching:
+            for change in (*self._locks, self._weights.in_use(), self._steps.in_use()):
+                searching.enter_context(change)
             # Not by setattr, with which a module takes as long as some of its operations.
             shared = [module.__dict__ for module in self._over_source] if self._each > 1 else []
             try:
