@@ -72,4 +72,4 @@ def layer() -> None:
             torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, scale=1.0), (q, k, v), gradient)
 
         detail = {"batch": batch, "form": "windows" if length >= SHORTEST else "one operation"}
-        compare(f"layer/pascal@{length}", ours, plain, pairs=9, repeat=3, detail=detail)
+        compare(f"layer/pascal@{length}", ours, plain, pairs=31, repeat=3, detail=detail)

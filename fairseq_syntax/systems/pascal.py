@@ -26,14 +26,16 @@ from fairseq_syntax.model.transformer import register_presets
 # factor is 1, and a weight times such a factor vanishes beside any other. It avoids denormal numbers (below 1e-38 in
 # float32, 14 standard deviations away), with which a product takes some hundred cycles on many processors.
 NEGLIGIBLE = 1e-30
+LOG2_E = math.log2(math.e)
 
 
 def gaussian_window(distance: Tensor, variance: float) -> Tensor:
     """``exp(−d² / 2σ²)``, elementwise, for distances d; exactly 0 if below :data:`NEGLIGIBLE`."""
-    exponent = distance.square() * (-0.5 / variance)
-    # The clamp prevents denormal numbers in the first place. In place, since for long sentences a new tensor takes
+    # To base 2, whose powers take half the time on a CPU, and in place, since for long sentences a new tensor takes
     # longer than what is computed in it; nothing here needs a gradient.
-    return F.threshold(exponent.clamp_(min=-80).exp_(), NEGLIGIBLE, 0.0, inplace=True)
+    exponent = distance.square().mul_(-0.5 * LOG2_E / variance)
+    # The clamp prevents denormal numbers in the first place.
+    return F.threshold(exponent.clamp_(min=-80 * LOG2_E).exp2_(), NEGLIGIBLE, 0.0, inplace=True)
 
 
 def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
