@@ -22,10 +22,16 @@ MOST = 1 << 27  # elements of all packed weights of a process, 512 MiB
 
 
 class Packed(NamedTuple):
-    """A weight in oneDNN's layout, and what tells that the layer's own is still the same."""
+    """A weight in oneDNN's layout, and what it was made from, whose memory is kept so that no other weight gets it."""
 
     weight: Tensor
-    origin: tuple[Any, ...]
+    source: Tensor
+    version: int
+
+    def is_of(self, weight: Tensor) -> bool:
+        """Whether a layer's weight is still the one that was packed."""
+        same = weight.data_ptr() == self.source.data_ptr() and weight.shape == self.source.shape
+        return same and version(weight) == self.version
 
 
 # For each linear layer its packed weight, which all searches with a model share.
@@ -50,13 +56,12 @@ class PackedWeights:
         """Pack the weights that are not packed, or not as they are now."""
         for layer in self._layers:
             weight = layer.weight.detach()
-            origin = weight.data_ptr(), weight._version, weight.shape
             if not fits(weight):
                 _packed.pop(layer, None)
-            elif (packed := _packed.get(layer)) is None or packed.origin != origin:
+            elif (packed := _packed.get(layer)) is None or not packed.is_of(weight):
                 _packed.pop(layer, None)
                 if weight.numel() + sum(other.weight.numel() for other in _packed.values()) <= MOST:
-                    _packed[layer] = Packed(reordered(weight), origin)
+                    _packed[layer] = Packed(reordered(weight), weight, version(weight))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -80,6 +85,11 @@ def product(layer: nn.Linear, packed: Tensor, x: Tensor) -> Tensor:
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or x.dtype != torch.float32:
         return F.linear(x, layer.weight, layer.bias)
     return multiplied(x, packed, layer.bias)
+
+
+def version(weight: Tensor) -> int:
+    """How often a weight was changed in place; of tensors made in inference mode, nobody knows."""
+    return 0 if weight.is_inference() else weight._version
 
 
 def reordered(weight: Tensor) -> Tensor:

@@ -364,6 +364,12 @@ def test_a_search_multiplies_by_packed_weights_that_are_those_of_the_model(searc
     renewed = found(1)
     assert packings.call_count == len(layers)
     assert not same(renewed, expected) and same(renewed, found(1 << 30))
+    copies = {name: value.clone() for name, value in made.model.state_dict().items()}
+    with torch.inference_mode():
+        made_there = {name: value.clone() for name, value in copies.items()}
+        torch.nn.Module.load_state_dict(made.model, made_there, assign=True)
+        assert same(found(1), renewed) and products.called
+    torch.nn.Module.load_state_dict(made.model, copies, assign=True)
     made.model.double()
     assert same(found(1), renewed) and not products.called
 
