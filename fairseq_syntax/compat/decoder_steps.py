@@ -17,6 +17,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from fairseq_syntax.compat.packed_weights import is_in_use, multiplied, packed_weight
 
@@ -36,10 +37,11 @@ class DecoderSteps:
 
     def update(self, keeps_attention: bool) -> None:
         """Take the layers' parameters as they are now, except those of layers that are trained or watched by hooks."""
+        watched = bool(_global_forward_hooks or _global_forward_pre_hooks)
         self._steps = [
             (layer, LayerStep(layer, keeps_attention))
             for layer, parts in self._layers.items()
-            if not layer.training and not any(map(is_watched, parts))
+            if not (watched or layer.training or any(map(is_watched, parts)))
         ]
 
     @contextmanager
@@ -186,8 +188,9 @@ def is_plain_attention(module: Any) -> bool:
     """Whether a module is fairseq's attention, without keys of its own (``--add-bias-kv``), which each row adds."""
     if not isinstance(module, MultiheadAttention) or module.bias_k is not None or module.add_zero_attn:
         return False
-    own = type(module).forward is not MultiheadAttention.forward and not getattr(module, "searches_as_fairseq", False)
-    return not own and is_fairseqs(MultiheadAttention.forward, MultiheadAttention)
+    # A subclass may change any of the methods that fairseq's ``forward`` calls.
+    known = type(module) is MultiheadAttention or "searches_as_fairseq" in vars(type(module))
+    return known and is_fairseqs(MultiheadAttention.forward, MultiheadAttention)
 
 
 def is_fairseqs(method: Any, of: type) -> bool:

@@ -409,6 +409,10 @@ def test_plain_layers_take_steps_that_give_what_the_layers_give(search, monkeypa
     monkeypatch.setattr(decoder_steps.AttentionStep, "over_past", counted)
     usual = found(True)
     assert not taken
+    every = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    found(False)
+    every.remove()
+    assert not taken
     for hooked in (False, True):
         hook = layers[0].fc1.register_forward_hook(lambda *_: None) if hooked else None
         steps = found(False)
@@ -425,8 +429,12 @@ def test_plain_layers_take_steps_that_give_what_the_layers_give(search, monkeypa
 
 
 def test_layers_take_no_steps_past_what_a_user_has_patched(monkeypatch):
-    """A method of fairseq's classes, wrapped or replaced."""
+    """A method of fairseq's classes, wrapped or replaced, or one that a subclass of its attention has instead."""
     layer = tiny_model("transformer").decoder.layers[0]
+    with monkeypatch.context() as patched:
+        masked = type("Masked", (MultiheadAttention,), {"apply_sparse_mask": lambda self, weights, *_: weights + 1})
+        patched.setattr(layer.self_attn, "__class__", masked)
+        assert not decoder_steps.is_plain(layer)
     for of, name in (
         (TransformerDecoderLayerBase, "forward"),
         (TransformerDecoderLayerBase, "residual_connection"),

@@ -155,7 +155,7 @@ class _EMLossFunction(torch.autograd.Function):
         # All logits are relative to their row's maximum, which does not change probabilities.
         tags, exp_tags, by_word, safe = tag_tables(weight32, embed32)
         tag_sum = tags.sum(dim=1) if smoothing else None
-        sum_weight = weight32.sum(dim=0)
+        sum_weight = weight32.sum(dim=0) if smoothing else None
         no_pairs = torch.empty(0, 2, dtype=torch.long, device=tags.device)
 
         loss, nll, gamma = [], torch.empty_like(log_prior[:, 0]), torch.empty_like(log_prior)
