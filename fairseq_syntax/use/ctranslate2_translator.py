@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ _SEARCH = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
 LIMIT_STEP = 32  # limits are rounded up to multiples of this, so that more sentences share a batch
+
+# CTranslate2's models have threads, which a forked process lacks: one that is collected there waits for them forever.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 class CTranslate2Translator(BaseTranslator):

@@ -1,7 +1,11 @@
-"""A kill at the moment when a file takes its name: the only moments that can be told apart afterwards."""
+"""Processes that are forked to be killed.
+
+Files are told apart afterwards by one thing: whether the kill came before or after a file took its name.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
 from collections.abc import Callable
@@ -10,6 +14,29 @@ from pathlib import Path
 from fairseq_syntax.runtime import files
 
 _KILLED, _FAILED = 9, 3
+
+
+def forked(work: Callable[[], object]) -> int:
+    """The number of a forked process that does the work, and then ends without any cleaning up.
+
+    Its status is what the work returns if that is a number, otherwise 0; 3 after an exception, which it prints.
+    """
+    if pid := os.fork():
+        return pid
+    try:
+        # What earlier tests left may own threads, which a fork has not: to collect it would wait for them forever.
+        gc.freeze()
+        status = work()
+        os._exit(status if isinstance(status, int) else 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(_FAILED)
+
+
+def ended(pid: int) -> int:
+    """The status with which a process ends; negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def killed_at(moment: int, work: Callable[[], object]) -> bool:
@@ -21,16 +48,12 @@ def killed_at(moment: int, work: Callable[[], object]) -> bool:
     Returns:
         False where the work was done before it came to that
     """
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _die_at(moment)
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(_FAILED)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def dying() -> None:
+        _die_at(moment)
+        work()
+
+    status = ended(forked(dying))
     assert status in (0, _KILLED), f"the work failed in another way: {status}"
     return status == _KILLED
 

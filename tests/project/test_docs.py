@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import browser
 import pytest
+from kills import ended, forked
 from matrix_part import of_half_a_minute
 from notebooks import run_notebook
 from warm_commands import WarmCommands
@@ -80,13 +81,14 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 def build(site: Path, log: Path) -> int:
     """Sphinx's status, in a fork of this process, which has imported what is documented."""
-    if (child := os.fork()) == 0:
-        with suppress(BaseException), log.open("w", encoding="utf-8", buffering=1) as said, redirect_stderr(said):
+
+    def work() -> int:
+        with log.open("w", encoding="utf-8", buffering=1) as said, redirect_stderr(said):
             warnings.simplefilter("ignore")
             sphinx = importlib.import_module("sphinx.cmd.build").main
-            os._exit(sphinx(["-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(site)]))
-        os._exit(3)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return sphinx(["-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(site)])
+
+    return ended(forked(work))
 
 
 # Half a minute, which continuous integration takes in each run, by itself.

@@ -1,6 +1,5 @@
 """fairseq's commands with the plugin, from data to translations: whichever way a sentence takes, the same numbers."""
 
-import contextlib
 import copy
 import gzip
 import math
@@ -21,6 +20,7 @@ import torch
 import toy_data
 from data_errors import data_error
 from fairseq import checkpoint_utils
+from kills import ended, forked
 from matrix_part import of_half_a_minute
 from random_parses import numbers
 from toy_data import USER_DIR, fairseq
@@ -484,15 +484,11 @@ def test_killed_and_resumed(toy, tmp_path):
     """A run that is killed in the middle of an epoch and started again ends with the weights of one that was not."""
     more = ["--save-interval-updates", 3, "--keep-interval-updates", 1, "--parent-ignoring", 0.3]
     options, checkpoints = {"max_epoch": 10, "max_tokens": 120}, tmp_path / "killed"
-    process = os.fork()
-    if process == 0:
-        with contextlib.suppress(BaseException):
-            toy_data.train(toy.data, checkpoints, *more, **options)
-        os._exit(3)
+    process = forked(lambda: toy_data.train(toy.data, checkpoints, *more, **options))
     while not (checkpoints / "checkpoint_last.pt").exists() and not os.waitpid(process, os.WNOHANG)[0]:
         time.sleep(0.01)
     os.kill(process, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    assert ended(process) == -signal.SIGKILL
     stopped = torch.load(checkpoints / "checkpoint_last.pt", weights_only=True)
     updates = stopped["optimizer_history"][-1]["num_updates"]
     resumed = toy_data.train(toy.data, checkpoints, *more, **options)

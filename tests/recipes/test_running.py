@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from kills import ended, forked
 from matrix_part import examples, of_half_a_minute
 from warm_commands import WarmCommands
 
@@ -646,27 +647,24 @@ def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
 
 def start(recipe: Path, python: Path) -> int:
     """The process of a run of a recipe whose commands that Python starts: a fork, as imports take longer than a run."""
-    pid = os.fork()
-    if pid == 0:
-        status = 2
-        try:
-            sys.executable = str(python)
-            os.environ["PYTHONPATH"] = str(PACKAGE)
-            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-                work = Work(Plan(load_recipe(recipe), recipe))
-                failed = work.run(Runner(work.plan.folder, 2, work.variables))
-                write_report(work.plan, work.results())
-                status = int(bool(failed))
-        finally:
-            os._exit(status)
-    return pid
+
+    def run() -> int:
+        sys.executable = str(python)
+        os.environ["PYTHONPATH"] = str(PACKAGE)
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            work = Work(Plan(load_recipe(recipe), recipe))
+            failed = work.run(Runner(work.plan.folder, 2, work.variables))
+            write_report(work.plan, work.results())
+            return int(bool(failed))
+
+    return forked(run)
 
 
 def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
     """Runs a recipe once undisturbed, and then in one folder through so many kills: bytes and table are the same."""
 
     def whole() -> None:
-        assert os.waitstatus_to_exitcode(os.waitpid(start(recipe, python), 0)[1]) == 0
+        assert ended(start(recipe, python)) == 0
 
     begun = time.monotonic()
     whole()

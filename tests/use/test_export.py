@@ -17,6 +17,7 @@ import toy_data
 from data_errors import data_error
 from fairseq.models import ARCH_MODEL_REGISTRY
 from full_disk import files_no_larger_than
+from kills import ended, forked
 from untrained import untrained
 
 from fairseq_syntax.cli import main as command
@@ -403,12 +404,12 @@ def test_bad_folders_and_options(corpus, supervised, tmp_path):
 
 def test_what_a_kill_leaves_is_gone_after_the_next_run(corpus, tmp_path, monkeypatch):
     loaded = untrained(corpus / "bin", "supervised_head_transformer")
-    pid = os.fork()
-    if pid == 0:
+
+    def work():
         monkeypatch.setattr(export, "_readme", lambda *_: os._exit(9))
         export.export(loaded, "fairseq", tmp_path / "out")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9 and not (tmp_path / "out").exists()
+
+    assert ended(forked(work)) == 9 and not (tmp_path / "out").exists()
     export.export(loaded, "fairseq", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and (tmp_path / "out" / "README.md").exists()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +94,24 @@ def test_label_factors_without_a_parse(folders):
         assert status == 200 and answer["without_parse"] == [0]
         expected = offline.translations(["the dog sees the man."])[0][0].score
         assert answer["translations"][0]["score"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_fork_does_not_wait_for_the_threads_of_a_model_that_is_gone(folders):
+    """In a fork the threads are not there, and CTranslate2 waits for them where a model is collected."""
+    gone = [Translator.load(folders["fast"], device="cpu")]
+    gone.append(gone)  # so that only the collector finds it
+    del gone
+    if (child := os.fork()) == 0:
+        gc.collect()
+        os._exit(0)
+    until, ended = time.monotonic() + 20, (0, 0)
+    while time.monotonic() < until and not ended[0]:
+        ended = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
 
 
 def test_alignments_where_the_search_ends_by_length(folders):

@@ -15,6 +15,7 @@ import tiny_pretrained
 import torch
 import toy_data
 from data_errors import data_error
+from kills import ended, forked
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_syntax.cli.command import check_line
@@ -560,11 +561,11 @@ def test_broken_folders_of_every_family(theirs, tmp_path, monkeypatch, family):
 @of_an_import
 @pytest.mark.parametrize("moment", ["write_checkpoint", "_compared", "_readme"])
 def test_a_killed_import_is_made_again(theirs, tmp_path, moment):
-    if (child := os.fork()) == 0:
+    def work():
         setattr(importing, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         import_model(theirs / "marian", tmp_path / "out")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+    assert ended(forked(work)) == -signal.SIGKILL
     assert (tmp_path / ".out.part").exists() and not (tmp_path / "out").exists()
     assert import_model(theirs / "marian", tmp_path / "out").comparison is not None
     assert Exported.load(tmp_path / "out") and not (tmp_path / ".out.part").exists()
