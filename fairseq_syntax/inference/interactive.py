@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -179,8 +180,11 @@ class _NotingDataset(SyntaxPairDataset):
 
 def read_input_in(program: Any, reader: InteractiveInput) -> None:
     """Let fairseq-interactive (``program``) read compressed files, UTF-8 in any locale, and CoNLL-U blocks."""
+    of_task = ref(reader)  # or the program, where it is imported, would keep the last task and its model
 
     def buffered_read(input: str, buffer_size: int) -> Iterator[list[Any]]:
+        reader = of_task()
+        assert reader is not None, "the task is gone"
         if reader.task.cfg.syntax_input == "conllu":
             reader.check_parses(input)
             records: Iterator[Any] = iter(read_conllu(read_stdin() if input == "-" else input))

@@ -1,6 +1,7 @@
 """fairseq's commands with the plugin, from data to translations: whichever way a sentence takes, the same numbers."""
 
 import copy
+import gc
 import gzip
 import math
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,6 +105,15 @@ def no_lasting_changes(monkeypatch):
 
     for name in ("buffered_read", "make_batches"):
         monkeypatch.setattr(command, name, getattr(command, name))
+
+
+def test_fairseq_interactive_keeps_no_task_that_is_gone(trained):
+    """Nor its model, where the program is imported, whose input each new task reads."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained)])
+    kept = [weakref.ref(task), *map(weakref.ref, models)]
+    del models, task
+    gc.collect()
+    assert not any(one() for one in kept)
 
 
 @pytest.fixture(scope="module")
