@@ -27,7 +27,7 @@ from omegaconf.nodes import AnyNode
 
 from fairseq_syntax import plugins
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, start_of_stage
+from fairseq_syntax.runtime.recipe_stage import STAGE_VARIABLE, start_of_stage
 
 _train_logger = logging.getLogger("fairseq_cli.train")  # whose lines --log-file has
 # In PyTorch's errors of what it does not load with weights_only: the function or class.

@@ -13,9 +13,6 @@ import torch
 from fairseq import ngram_repeat_block, search, sequence_generator
 from torch import Tensor
 
-from fairseq_syntax.compat.decoder_steps import DecoderSteps, is_plain_attention
-from fairseq_syntax.compat.packed_weights import PackedWeights
-
 _NORMALIZED = ("get_normalized_probs", "get_normalized_probs_scriptable")
 PARTS = 8  # the number of lines into which a long row is folded
 SHARED = 4  # sentences of a batch from which on their hypotheses share a source: it takes more operations
@@ -168,6 +165,10 @@ class EnsembleModel(sequence_generator.EnsembleModel):
     """
 
     def __init__(self, models: list[Any]) -> None:
+        # Where nothing is searched, as in training, they are not needed.
+        from fairseq_syntax.compat.decoder_steps import DecoderSteps
+        from fairseq_syntax.compat.packed_weights import PackedWeights
+
         super().__init__(models)
         self.keeps_attention = True
         self._rows = self._each = 0
@@ -257,6 +258,8 @@ class EnsembleModel(sequence_generator.EnsembleModel):
 
 def can_share(module: Any) -> bool:
     """Whether a module is fairseq's attention to a source, whose keys and values rows of one sentence can share."""
+    from fairseq_syntax.compat.decoder_steps import is_plain_attention
+
     return is_plain_attention(module) and module.encoder_decoder_attention and not module.self_attention
 
 

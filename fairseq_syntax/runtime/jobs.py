@@ -20,7 +20,6 @@ others ends them in :func:`fairseq_syntax.runtime.commands.on_termination`. Long
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,10 +36,6 @@ from fairseq_syntax.runtime.files import (
     write_json,
 )
 from fairseq_syntax.runtime.locks import locked
-
-# In the environment of a recipe's training: the fingerprint of its stage, which its checkpoints record.
-STAGE_VARIABLE = "FAIRSEQ_SYNTAX_STAGE"
-_STARTS = re.compile(r"\bstage (\w+) of a recipe, from update (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -134,16 +129,6 @@ class RecordedStep:
                 if not is_ours:
                     reason = "exists, and was made from another input, with other options or by another model"
                 raise SyntaxDataError(reason, path=path, hint="give another --output, or --overwrite")
-
-
-def start_of_stage(stage: str, update: int) -> str:
-    """The line of a training's log with which a recipe's stage, by its fingerprint, starts or resumes."""
-    return f"stage {stage} of a recipe, from update {update}"
-
-
-def starts_in(log: str) -> list[tuple[str, int]]:
-    """The stages and updates of all lines of :func:`start_of_stage` in a log."""
-    return [(stage, int(update)) for stage, update in _STARTS.findall(log)]
 
 
 def record_path(output: StrPath) -> Path:

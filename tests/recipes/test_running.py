@@ -36,7 +36,8 @@ from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import Free, Stage, StageCommand, states
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, read_record, start_of_stage
+from fairseq_syntax.runtime.jobs import read_record
+from fairseq_syntax.runtime.recipe_stage import STAGE_VARIABLE, start_of_stage
 from fairseq_syntax.runtime.workers import shares_of_gpus
 
 pytestmark = pytest.mark.usefixtures("composed")

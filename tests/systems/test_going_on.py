@@ -15,8 +15,7 @@ from data_errors import data_error
 from toy_data import fairseq, preprocess_options
 
 from fairseq_syntax.compat import checkpoints
-from fairseq_syntax.runtime import jobs
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE
+from fairseq_syntax.runtime.recipe_stage import STAGE_VARIABLE, starts_in
 
 after_a_stop = pytest.mark.matrix(1, of="trainings that go on")
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
@@ -143,7 +142,7 @@ def test_a_recipes_training_does_not_go_on_with_the_checkpoint_of_another(toy, t
         monkeypatch.setenv(STAGE_VARIABLE, f"stage{seed}")
         log = tmp_path / f"log{seed}"
         toy_data.train(toy.data, save, "--log-file", log, **SHORT, seed=seed)
-        assert jobs.starts_in(log.read_text("utf-8")) == [(f"stage{seed}", 0)]
+        assert starts_in(log.read_text("utf-8")) == [(f"stage{seed}", 0)]
     shutil.copytree(on, tmp_path / "whole")
     shutil.copy(other / swapped, on / swapped)
     monkeypatch.setenv(STAGE_VARIABLE, "stage1")
@@ -151,7 +150,7 @@ def test_a_recipes_training_does_not_go_on_with_the_checkpoint_of_another(toy, t
         toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)
     log = tmp_path / "log1"
     assert toy_data.train(toy.data, tmp_path / "whole", "--log-file", log, **{**SHORT, "max_update": 2}, seed=1)
-    assert jobs.starts_in(log.read_text("utf-8")) == [("stage1", 0), ("stage1", 1)]
+    assert starts_in(log.read_text("utf-8")) == [("stage1", 0), ("stage1", 1)]
     (on / swapped).write_bytes((on / swapped).read_bytes()[:1000])
     with data_error(path=swapped):
         toy_data.train(toy.data, on, **{**SHORT, "max_update": 2}, seed=1)

@@ -35,7 +35,8 @@ from fairseq_syntax.runtime.commands import on_termination, run_command
 from fairseq_syntax.runtime.console import progress, say
 from fairseq_syntax.runtime.digests import file_sha256
 from fairseq_syntax.runtime.files import make_folder
-from fairseq_syntax.runtime.jobs import STAGE_VARIABLE, RecordedStep
+from fairseq_syntax.runtime.jobs import RecordedStep
+from fairseq_syntax.runtime.recipe_stage import STAGE_VARIABLE
 
 if TYPE_CHECKING:
     from fairseq_syntax.runtime.ray_workers import RayWorkers

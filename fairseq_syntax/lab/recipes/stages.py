@@ -23,7 +23,8 @@ from fairseq_syntax.errors import KEPT_WITHOUT_MODELS, SyntaxDataError
 from fairseq_syntax.plugins import VARIABLE as PLUGINS_VARIABLE
 from fairseq_syntax.runtime.digests import file_sha256, fingerprint
 from fairseq_syntax.runtime.files import files_below
-from fairseq_syntax.runtime.jobs import RecordedStep, read_record, starts_in
+from fairseq_syntax.runtime.jobs import RecordedStep, read_record
+from fairseq_syntax.runtime.recipe_stage import starts_in
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
 # In the order of execution. --to stops after a kind; a recipe's own commands run before the stages of a kind.
