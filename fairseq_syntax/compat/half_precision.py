@@ -8,20 +8,24 @@ With ``--amp``, gradients are divided once by the scale that the loss was multip
 computes their norm, and again when it updates: it names the optimizer to PyTorch's scaler once without its wrapper and
 once with it, and the scaler takes these for two. Adam's steps do not depend on the scale but for ``--adam-eps``, which
 has 128 times its effect, doubled with every 2,000 updates, when the scale grows; other optimizers take steps that are
-as much too short.
+as much too short. The scale starts and grows as ``--amp-init-scale`` and ``--amp-scale-window`` say; fairseq starts
+from ``--fp16-init-scale``, and takes ``--amp-init-scale`` for the window.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from fairseq.dataclass.configs import CommonConfig
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 from torch import Tensor
 
 fairseqs_conversions = _FP16OptimizerMixin._sync_fp16_grads_to_fp32, _FP16OptimizerMixin._sync_fp32_params_to_fp16
+_fairseqs_amp = AMPOptimizer.__init__
 
 
 def gradients_to_float32(self: Any) -> None:
@@ -77,8 +81,19 @@ def update_with_scale(self: Any) -> None:
     self.scaler.update()
 
 
+@functools.wraps(_fairseqs_amp)
+def amp_with_its_options(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    """fairseq's, with a scaler of these options; without ``--amp-init-scale``, from ``--fp16-init-scale`` as before."""
+    _fairseqs_amp(self, cfg, *args, **kwargs)
+    options, default = cfg.common, CommonConfig().amp_init_scale
+    scale = options.fp16_init_scale if options.amp_init_scale == default else options.amp_init_scale
+    window = {} if options.amp_scale_window is None else {"growth_interval": options.amp_scale_window}
+    self._grad_scaler = torch.cuda.amp.GradScaler(init_scale=scale, **window)
+
+
 def install() -> None:
     """Let fairseq's optimizers of ``--fp16`` and ``--amp`` use these functions."""
+    AMPOptimizer.__init__ = amp_with_its_options
     AMPOptimizer.step = update_with_scale
     _FP16OptimizerMixin._sync_fp16_grads_to_fp32 = gradients_to_float32
     _FP16OptimizerMixin._sync_fp32_params_to_fp16 = parameters_to_half

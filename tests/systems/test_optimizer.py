@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.dataclass.configs import CommonConfig
 from fairseq.optim.adam import Adam
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
@@ -120,15 +121,41 @@ def test_half_precision_is_converted_together(flat, monkeypatch):
     assert lists == [3, 4], "converted once in an update"
 
 
+def of_amp(weight: torch.nn.Parameter, **options: object) -> AMPOptimizer:
+    """An optimizer of ``--amp`` whose steps are half as long as its gradients."""
+    sgd = OmegaConf.create({"_name": "sgd", "lr": [0.5], "momentum": 0, "weight_decay": 0})
+    return AMPOptimizer.build_optimizer(SimpleNamespace(optimizer=sgd, common=CommonConfig(**options)), [weight])
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "window"),
+    [
+        ({}, 128, 2000),
+        ({"amp_init_scale": 8}, 8, 2000),
+        ({"fp16_init_scale": 4}, 4, 2000),
+        ({"fp16_init_scale": 4, "amp_init_scale": 8, "amp_scale_window": 2}, 8, 2),
+    ],
+)
+def test_the_scale_of_amp_starts_and_grows_as_it_is_given(options, scale, window, monkeypatch):
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
+    weight = torch.nn.Parameter(torch.tensor([3.0, -1.0]))
+    optimizer, scales = of_amp(weight, **options), []
+    assert optimizer.scaler.get_growth_interval() == window
+    for _ in range(5):
+        optimizer.zero_grad()
+        optimizer.backward(weight.sum())
+        scales.append(optimizer.scaler.get_scale())
+        optimizer.step()
+    growing = [scale * 2 ** (update // window) for update in range(5)]
+    assert scales == growing
+
+
 @pytest.mark.parametrize("clips", [True, False])
 def test_amp_divides_gradients_by_the_scale_once(clips, monkeypatch):
     """By an optimizer whose steps are as long as its gradients."""
     monkeypatch.setattr(torch.cuda.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
-    common = SimpleNamespace(fp16_init_scale=128, min_loss_scale=1e-4)
     weight = torch.nn.Parameter(torch.tensor([3.0, -1.0]))
-    sgd = OmegaConf.create({"_name": "sgd", "lr": [0.5], "momentum": 0, "weight_decay": 0})
-    config = SimpleNamespace(optimizer=sgd, common=common)
-    optimizer = AMPOptimizer.build_optimizer(config, [weight])
+    optimizer = of_amp(weight)
     for _ in range(2):
         optimizer.zero_grad()
         optimizer.backward((weight * torch.tensor([2.0, 4.0])).sum())
