@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,22 @@ from fairseq_syntax.runtime.bounds import check_device
 from fairseq_syntax.runtime.named_files import missing_model
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context in which PyTorch computes in one thread, so that no threads of OpenMP stay behind with this one.
+
+    If another thread translates, as in a server, those would wait for work beside its own, more than there are cores:
+    then OpenMP lets all of them sleep after each operation instead of waiting for the next.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def load_models(
     paths: Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str] | None = None,

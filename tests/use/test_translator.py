@@ -1,7 +1,10 @@
 """What the Translator does to its models, and to the words of a parse."""
 
 import io
+import os
+import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from data_errors import data_error
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from tiny_syntax import LABELS, dictionary
 from untrained import untrained
@@ -312,6 +316,27 @@ def test_one_sentence_gives_one_translation_and_a_list_gives_a_list(toy, trained
     said = repr(translator)
     parts = ("en → de", "pascal", "parameters", "beam 2")
     assert all(part in said for part in parts) and "beam 5" in repr(translator.with_search(beam=5))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list threads")
+def test_loading_leaves_no_threads_behind(trained, monkeypatch):
+    """They would be more than there are cores, where another thread translates."""
+    load, threads = checkpoint_utils.load_checkpoint_to_cpu, torch.get_num_threads()
+
+    def computing(*args, **kwargs):
+        torch.ones(1 << 20).add(1)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", computing)
+    torch.set_num_threads(2)
+    try:
+        before = set(os.listdir("/proc/self/task"))
+        Translator.load(trained)
+        of_python = {str(thread.native_id) for thread in threading.enumerate()}
+        assert set(os.listdir("/proc/self/task")) <= before | of_python and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
